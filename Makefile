@@ -1,0 +1,84 @@
+# Everything is installed into .venv; build/ keeps object files, so a rebuild is incremental.
+
+PYTHON ?= python3
+VENV ?= .venv
+BUILD ?= build/release
+SETTINGS ?= cmake.build-type=Release
+
+BIN := $(VENV)/bin
+NATIVE := $(wildcard native/*.h native/*.cpp)
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+# Editable: Python sources are used where they lie, the native module is built and installed.
+INSTALL := $(PIP) --no-build-isolation --config-settings=build-dir=$(BUILD) \
+	$(addprefix --config-settings=,$(SETTINGS)) --editable
+BUILD_TOOLS := scikit-build-core nanobind \
+	$(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
+
+SANITIZE_VENV := .venv-sanitize
+SANITIZE_CXX ?= g++
+# libstdc++ as well: the address sanitizer looks for __cxa_throw when the process starts.
+SANITIZE_PRELOAD = $(shell $(SANITIZE_CXX) -print-file-name=libasan.so):$(shell \
+	$(SANITIZE_CXX) -print-file-name=libubsan.so):$(shell \
+	$(SANITIZE_CXX) -print-file-name=libstdc++.so)
+
+.DELETE_ON_ERROR:
+.PHONY: help test lint test-slow test-sanitize demo bench-engine format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+test: lint  ## set up, lint, type-check, and run the tests but for the slow ones
+	$(BIN)/pytest -m "not slow"
+
+lint: $(VENV)/.dev  ## everything `make test` checks without running code
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test-slow: $(VENV)/.dev  ## run the slow tests
+	$(BIN)/pytest -m slow
+
+test-sanitize:  ## run the native engine's tests under address and undefined-behaviour sanitizers
+	CXX=$(SANITIZE_CXX) $(MAKE) $(SANITIZE_VENV)/.dev VENV=$(SANITIZE_VENV) BUILD=build/sanitize \
+		SETTINGS="cmake.build-type=RelWithDebInfo cmake.define.MEGAGP_SANITIZE=ON"
+	LD_PRELOAD="$(SANITIZE_PRELOAD)" ASAN_OPTIONS=detect_leaks=0 \
+		$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" tests/engines/test_native*.py
+
+demo: $(VENV)/.package  ## run the example
+	$(BIN)/python examples/engine_demo.py
+
+bench-engine: $(VENV)/.bench  ## measure the engines' speed
+	$(BIN)/python benchmarks/engine.py
+
+format: $(VENV)/.dev  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(NATIVE)
+
+clean:  ## remove environments, builds and caches
+	rm -rf .venv .venv-sanitize build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+
+# Stamps. The environment is brought up in the order: torch and build tools, the package, extras.
+
+$(VENV)/.requirements: constraints.txt
+	@echo "Setting up $(VENV); the first time this downloads torch and takes a few minutes."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE)
+	$(INSTALL) .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.requirements | $(VENV)/.package
+	$(INSTALL) '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt $(VENV)/.requirements | $(VENV)/.package
+	$(INSTALL) '.[bench]' || echo "The bench extra could not be installed: peers will be left out."
+	@touch $@

@@ -1,0 +1,476 @@
+#include "driver.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "parallel.h"
+#include "reproducible_sum.h"
+
+namespace megagp {
+
+namespace {
+
+constexpr double LOG2E = 1.44269504088896340736;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class T>
+const Ops<T>& ops_of(const InstructionSet& isa) {
+    if constexpr (sizeof(T) == 4)
+        return isa.f32;
+    else
+        return isa.f64;
+}
+
+bool cancels(Family f) { return f != Family::constant && f != Family::linear; }
+
+double feature_scale(Family f, double alpha) {  // see radial.h
+    switch (f) {
+        case Family::matern12: return LOG2E;
+        case Family::matern32: return std::sqrt(3.0) * LOG2E;
+        case Family::matern52: return std::sqrt(5.0) * LOG2E;
+        case Family::rbf: return std::sqrt(0.5 * LOG2E);
+        case Family::rational_quadratic: return 1 / std::sqrt(2 * alpha);
+        case Family::constant:
+        case Family::linear: return 1;
+    }
+    return 1;
+}
+
+// k(h) without outputscale, in double; decreasing in h.
+double kernel_of(Family f, double h, double alpha) {
+    const double b = std::sqrt(h) / LOG2E;
+    switch (f) {
+        case Family::matern12: return std::exp(-b);
+        case Family::matern32: return (1 + b) * std::exp(-b);
+        case Family::matern52: return (1 + b + b * b / 3) * std::exp(-b);
+        case Family::rbf: return std::exp2(-h);
+        case Family::rational_quadratic: return std::pow(1 + h, -alpha);
+        case Family::constant:
+        case Family::linear: return 1;
+    }
+    return 1;
+}
+
+// |dk/dh|, decreasing in h.
+double slope_of(Family f, double h, double alpha) {
+    const double b = std::sqrt(h) / LOG2E, l = 1 / LOG2E;
+    switch (f) {
+        case Family::matern12: return 0.5 * l * l * std::exp(-b) / b;
+        case Family::matern32: return 0.5 * l * l * std::exp(-b);
+        case Family::matern52: return l * l * (1 + b) * std::exp(-b) / 6;
+        case Family::rbf: return l * std::exp2(-h);
+        case Family::rational_quadratic: return alpha * std::pow(1 + h, -alpha - 1);
+        case Family::constant:
+        case Family::linear: return 0;
+    }
+    return 0;
+}
+
+// Smallest h (up to a factor 2^(1/4)) from which a decreasing function is at most `level`; 0 if it
+// always is, infinity if it never is in the range of floats.
+template <class Function>
+double first_at_most(Function f, double level) {
+    double low = 1e-28, high = 1e30;
+    if (f(low) <= level) return 0;
+    if (f(high) > level) return std::numeric_limits<double>::infinity();
+    while (high > 1.2 * low) {
+        const double middle = std::sqrt(low * high);
+        (f(middle) <= level ? high : low) = middle;
+    }
+    return high;
+}
+
+template <class T>
+PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double>& centre, double scale) {
+    constexpr int64_t G = GROUP<T>;
+    PackedPoints<T> p;
+    const int64_t tiles = ceil_div(n, TILE), padded = tiles * TILE;
+    p.packed = AlignedArray<T>(padded * d);
+    p.half_norm = AlignedArray<T>(padded);
+    p.lo = AlignedArray<T>(tiles * d);
+    p.hi = AlignedArray<T>(tiles * d);
+    p.norm_max = AlignedArray<T>(tiles);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+        T *lo = p.lo.data() + tile * d, *hi = p.hi.data() + tile * d, *top = p.norm_max.data() + tile;
+        std::fill(lo, lo + d, std::numeric_limits<T>::max());
+        std::fill(hi, hi + d, std::numeric_limits<T>::lowest());
+        for (int64_t i = tile * TILE; i < (tile + 1) * TILE; ++i) {
+            const double* row = x + std::min(i, n - 1) * d;  // padding repeats the last point
+            double norm = 0;
+            for (int c = 0; c < d; ++c) {
+                const T v = static_cast<T>((row[c] - centre[c]) * scale);
+                p.packed.data()[(i / G) * G * d + c * G + i % G] = v;
+                lo[c] = std::min(lo[c], v);
+                hi[c] = std::max(hi[c], v);
+                norm += static_cast<double>(v) * v;
+            }
+            p.half_norm.data()[i] = static_cast<T>(0.5 * norm);
+            *top = std::max(*top, p.half_norm.data()[i]);
+        }
+    }
+    p.view = {p.packed.data(), p.half_norm.data(), p.lo.data(), p.hi.data(), p.norm_max.data(),
+              tiles,           n,                  d};
+    return p;
+}
+
+// A power of two that brings the largest |v| of a column into [1/2, 1); 1 for a zero column.
+std::vector<double> column_scales(const double* v, int64_t m, int64_t t) {
+    std::vector<double> top(t, 0.0);
+    for (int64_t i = 0; i < m; ++i)
+        for (int64_t c = 0; c < t; ++c) top[c] = std::max(top[c], std::fabs(v[i * t + c]));
+    for (double& s : top) {
+        int e = 0;
+        std::frexp(s, &e);
+        s = s > 0 ? std::ldexp(1.0, std::min(-e, 1000)) : 1.0;
+    }
+    return top;
+}
+
+template <class T>
+struct PackedRhs {
+    AlignedArray<T> data;
+    Rhs<T> view;
+
+    // Room for `points` (padded) x t, zero. Few columns go along the points, many along t.
+    PackedRhs(int64_t points, int64_t t, int lanes) {
+        const bool along = t * 4 < lanes * 3;
+        const int64_t stride = along ? points : ceil_div(t, lanes) * lanes;
+        data = AlignedArray<T>(along ? stride * t : points * stride);
+        view = {data.data(), t, stride, along};
+    }
+    T& at(int64_t i, int64_t c) {
+        return data.data()[view.along_points ? c * view.stride + i : i * view.stride + c];
+    }
+    int64_t width() const { return view.along_points ? view.t : view.stride; }
+};
+
+template <class T>
+class Workspaces {
+public:
+    Workspaces(int threads, int64_t width) : ws_(threads) {
+        const int64_t block = BLOCK_ROWS<T> * TILE;
+        for (int k = 0; k < threads; ++k) {
+            small_.emplace_back(3 * block + TILE * 16 * width + TILE * width);
+            out_.emplace_back(2 * PANEL * width);
+            T* p = small_.back().data();
+            Workspace<T>& w = ws_[k];
+            w.h = p;
+            w.k = p + block;
+            w.b = p + 2 * block;
+            w.row_lanes = p + 3 * block;
+            w.col_sums = w.row_lanes + TILE * 16 * width;
+            w.row_out = out_.back().data();
+            w.col_out = w.row_out + PANEL * width;
+            w.scalars[0] = w.scalars[1] = 0;
+            w.skipped = 0;
+        }
+        panel_ = PANEL * width;
+    }
+    Workspace<T>& start(int thread) {
+        Workspace<T>& w = ws_[thread];
+        std::fill(w.row_out, w.row_out + 2 * panel_, 0.0);
+        w.scalars[0] = w.scalars[1] = 0;
+        return w;
+    }
+
+private:
+    std::vector<Workspace<T>> ws_;
+    std::vector<AlignedArray<T>> small_;
+    std::vector<AlignedArray<double>> out_;
+    int64_t panel_;
+};
+
+void panel_pair(int64_t task, bool symmetric, int64_t column_panels, int64_t* I, int64_t* J) {
+    if (!symmetric) {
+        *I = task / column_panels;
+        *J = task % column_panels;
+        return;
+    }
+    int64_t i = static_cast<int64_t>((std::sqrt(8.0 * static_cast<double>(task) + 1) - 1) / 2);
+    while (i * (i + 1) / 2 > task) --i;
+    while ((i + 1) * (i + 2) / 2 <= task) ++i;
+    *I = i;
+    *J = task - i * (i + 1) / 2;
+}
+
+}  // namespace
+
+template <class T>
+AlignedArray<T>::AlignedArray(int64_t size) : size_(size) {
+    const size_t bytes = (static_cast<size_t>(size) * sizeof(T) + 127) / 64 * 64;
+    void* p = std::aligned_alloc(64, bytes);
+    if (!p) throw std::bad_alloc();
+    std::memset(p, 0, bytes);
+    data_.reset(static_cast<T*>(p));
+}
+
+template <class T>
+void AlignedArray<T>::Free::operator()(T* p) const {
+    std::free(p);
+}
+
+template <class T>
+Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inputs, int64_t n, int64_t m,
+              bool symmetric, double cull_tolerance)
+    : isa_(isa), ops_(ops_of<T>(isa)), n_(n), m_(m), symmetric_(symmetric),
+      outputscale_(inputs[0].outputscale) {
+    const double roundoff = 0.5 * static_cast<double>(std::numeric_limits<T>::epsilon());
+    const double accuracy = sizeof(T) == 4 ? 1e-6 : 1e-13;
+    points_.reserve(2 * inputs.size());
+    for (const ComponentInput& in : inputs) {
+        Component<T> p{};
+        const int d = static_cast<int>(in.d);
+        p.family = in.family;
+        p.differences = cancels(in.family) && d <= DIFFERENCE_MAX_D;
+        p.weight = static_cast<T>(in.outputscale / outputscale_);
+        p.alpha = static_cast<T>(in.alpha);
+        double scale = feature_scale(in.family, in.alpha);
+        if (cancels(in.family) && !p.differences) scale *= std::sqrt(2.0);
+        std::vector<double> centre(d, 0.0);
+        if (cancels(in.family)) {
+            for (int64_t i = 0; i < n; ++i)
+                for (int c = 0; c < d; ++c) centre[c] += in.x[i * d + c] / static_cast<double>(n);
+        }
+        points_.push_back(pack<T>(in.x, n, d, centre, scale));
+        p.x = points_.back().view;
+        if (!symmetric) points_.push_back(pack<T>(in.z, m, d, centre, scale));
+        p.z = points_.back().view;
+
+        // Skipping pairs with k <= tolerance / m loses at most `tolerance` per row.
+        const double level = cull_tolerance / static_cast<double>(m) / static_cast<double>(inputs.size());
+        const double cutoff =
+            cull_tolerance > 0 && cancels(in.family)
+                ? first_at_most([&](double h) { return in.outputscale * kernel_of(in.family, h, in.alpha); },
+                                level)
+                : std::numeric_limits<double>::infinity();
+        p.cutoff = static_cast<T>(std::min(cutoff * 1.0001, 0.5 * std::numeric_limits<T>::max()));
+
+        for (int e = 0; e < NEAR_LEVELS; ++e) {
+            // d roundings of random sign, each of a partial sum between h and the norms
+            const double error = roundoff * (1 + 0.3 * std::sqrt(static_cast<double>(d))) *
+                                 std::exp2(0.25 * (e - NEAR_LEVELS / 2));
+            const double h = first_at_most(
+                [&](double s) { return error * slope_of(in.family, s, in.alpha); }, accuracy);
+            p.near[e] = static_cast<T>(h > 0 ? std::min(h + error, 1e30) : 0.0);
+        }
+        components_.push_back(p);
+        scales_.push_back(scale);
+    }
+}
+
+template <class T>
+Job<T> Plan<T>::job() const {
+    Job<T> job{};
+    job.components = components_.data();
+    job.count = static_cast<int>(components_.size());
+    job.symmetric = symmetric_;
+    job.outputscale = static_cast<T>(outputscale_);
+    return job;
+}
+
+template <class T>
+int64_t Plan<T>::task_count() const {
+    const int64_t rows = ceil_div(n_, PANEL), cols = ceil_div(m_, PANEL);
+    return symmetric_ ? rows * (rows + 1) / 2 : rows * cols;
+}
+
+template <class T>
+void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) const {
+    const int64_t rows = ceil_div(n_, PANEL) * PANEL, cols = ceil_div(m_, PANEL) * PANEL;
+    const std::vector<double> scales = column_scales(v, m_, t);
+    PackedRhs<T> rhs(cols, t, isa_.lanes32 * 4 / static_cast<int>(sizeof(T)));
+    for (int64_t i = 0; i < m_; ++i)
+        for (int64_t c = 0; c < t; ++c) rhs.at(i, c) = static_cast<T>(v[i * t + c] * scales[c]);
+
+    double bound = 0;  // of |K| row sums
+    for (const Component<T>& p : components_) {
+        double top = 1;
+        if (p.family == Family::linear) {
+            double x = 0, z = 0;
+            for (int64_t i = 0; i < p.x.tiles; ++i) x = std::max(x, static_cast<double>(p.x.norm_max[i]));
+            for (int64_t j = 0; j < p.z.tiles; ++j) z = std::max(z, static_cast<double>(p.z.norm_max[j]));
+            top = 2.01 * std::sqrt(x * z);
+        }
+        bound += 1.01 * top * static_cast<double>(p.weight) * static_cast<double>(m_);
+    }
+    const int64_t width = rhs.width(), terms = (rows + cols) / PANEL;
+    ReproducibleSums sums(rows * width, PANEL * width, bound, terms);
+    Workspaces<T> workspaces(run.threads, width);
+    Job<T> j = job();
+    j.v_row = j.v_col = rhs.view;
+    parallel(task_count(), run, [&](int thread, int64_t task) {
+        int64_t I, J;
+        panel_pair(task, symmetric_, cols / PANEL, &I, &J);
+        Workspace<T>& ws = workspaces.start(thread);
+        ops_.matmul(j, I, J, ws);
+        sums.add(I, ws.row_out, PANEL * width);
+        if (symmetric_) sums.add(J, ws.col_out, PANEL * width);
+    });
+    for (int64_t i = 0; i < n_; ++i)
+        for (int64_t c = 0; c < t; ++c) out[i * t + c] = outputscale_ * (sums[i * width + c] / scales[c]);
+}
+
+template <class T>
+void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::vector<double*>& gx,
+                       const std::vector<double*>& gz, std::vector<double>& scalars,
+                       const Run& run) const {
+    constexpr int64_t G = GROUP<T>;
+    const int64_t rows = ceil_div(n_, PANEL) * PANEL, cols = ceil_div(m_, PANEL) * PANEL;
+    double u_top = 0, w_top = 0;
+    for (int64_t s = 0; s < n_ * t; ++s) u_top = std::max(u_top, std::fabs(u[s]));
+    for (int64_t s = 0; s < m_ * t; ++s) w_top = std::max(w_top, std::fabs(w[s]));
+    // one scale each, since columns are added up
+    const double u_scale = column_scales(&u_top, 1, 1)[0], w_scale = column_scales(&w_top, 1, 1)[0];
+
+    // B = U W' (+ W U' if symmetric: both orders of a pair at once) as left . right.
+    const int inner = static_cast<int>(symmetric_ ? 2 * t : t);
+    AlignedArray<T> left(rows * inner), right(cols * inner);
+    auto place = [&](AlignedArray<T>& to, const double* from, int64_t count, double scale, int64_t first) {
+        for (int64_t i = 0; i < count; ++i)
+            for (int64_t c = 0; c < t; ++c)
+                to.data()[(i / G) * G * inner + (first + c) * G + i % G] =
+                    static_cast<T>(from[i * t + c] * scale);
+    };
+    place(left, u, n_, u_scale, 0);
+    place(right, w, m_, w_scale, 0);
+    if (symmetric_) {
+        place(left, w, m_, w_scale, t);
+        place(right, u, n_, u_scale, t);
+    }
+
+    Job<T> j = job();
+    j.left = left.data();
+    j.right = right.data();
+    j.inner = inner;
+    j.both_sides = !symmetric_;
+    const int64_t tasks = task_count();
+    const int lanes = isa_.lanes32 * 4 / static_cast<int>(sizeof(T));
+    for (int p = 0; p < j.count; ++p) {
+        const Component<T>& comp = components_[p];
+        const int d = comp.x.d;
+        auto with_ones = [&](const Points<T>& points, int64_t count, int64_t padded) {
+            PackedRhs<T> rhs(padded, d + 1, lanes);
+            for (int64_t i = 0; i < count; ++i) {
+                for (int c = 0; c < d; ++c) rhs.at(i, c) = points.packed[(i / G) * G * d + c * G + i % G];
+                rhs.at(i, d) = 1;
+            }
+            return rhs;
+        };
+        const PackedRhs<T> at_rows = with_ones(comp.x, n_, rows);
+        const PackedRhs<T> at_cols = with_ones(comp.z, m_, cols);
+        j.v_row = at_rows.view;
+        j.v_col = at_cols.view;
+        const int64_t width = at_rows.width();
+
+        double reach = 1;  // largest |feature|
+        for (int64_t s = 0; s < comp.x.tiles; ++s)
+            reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.x.norm_max[s])));
+        for (int64_t s = 0; s < comp.z.tiles; ++s)
+            reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.z.norm_max[s])));
+        const double slope = std::max(1.0, slope_of(comp.family, 1e-16, static_cast<double>(comp.alpha)));
+        const double bound = 2.0 * static_cast<double>(inner) * reach * slope *
+                             static_cast<double>(std::max(n_, m_));
+        ReproducibleSums row_sums(rows * width, PANEL * width, bound, (rows + cols) / PANEL);
+        ReproducibleSums col_sums(symmetric_ ? 0 : cols * width, PANEL * width, bound, rows / PANEL);
+        // |k| <= 1 (linear: reach^2) and |dk/dalpha| <= 1 + 1 / (e alpha)
+        const double value = reach * reach + 1 / static_cast<double>(comp.alpha);
+        ReproducibleSums scalar_sums(
+            2, 2, value * inner * static_cast<double>(n_) * static_cast<double>(m_), tasks);
+        Workspaces<T> workspaces(run.threads, width);
+        parallel(tasks, run, [&](int thread, int64_t task) {
+            int64_t I, J;
+            panel_pair(task, symmetric_, cols / PANEL, &I, &J);
+            Workspace<T>& ws = workspaces.start(thread);
+            ops_.gradient(j, p, I, J, ws);
+            row_sums.add(I, ws.row_out, PANEL * width);
+            (symmetric_ ? row_sums : col_sums).add(J, ws.col_out, PANEL * width);
+            scalar_sums.add(0, ws.scalars, 2);
+        });
+
+        const double back = 1 / u_scale / w_scale;
+        const double weight = static_cast<double>(comp.weight) * outputscale_;
+        scalars[2 * p] = scalar_sums[0] * back;
+        scalars[2 * p + 1] = scalar_sums[1] * back * weight;
+        // With H = B dk/dh and h = sum (x - z)^2 (or half of it): dh/dx = 2 (x - z) (or x - z);
+        // linear: h = -x.z, dh/dx = -z.
+        const bool linear = comp.family == Family::linear;
+        const double factor = back * weight * scales_[p] * (comp.differences ? 2 : 1);
+        auto finish = [&](const Points<T>& points, const ReproducibleSums& sums, int64_t count, double* g) {
+            for (int64_t i = 0; i < count; ++i) {
+                const double total = linear ? 0.0 : sums[i * width + d];
+                for (int c = 0; c < d; ++c) {
+                    const double f = static_cast<double>(points.packed[(i / G) * G * d + c * G + i % G]);
+                    g[i * d + c] = factor * (total * f - sums[i * width + c]);
+                }
+            }
+        };
+        finish(comp.x, row_sums, n_, gx[p]);
+        if (!symmetric_) finish(comp.z, col_sums, m_, gz[p]);
+    }
+}
+
+template <class T>
+void Plan<T>::block(T* out, const Run& run) const {
+    const int64_t rows = ceil_div(n_, TILE), cols = ceil_div(m_, TILE);
+    Workspaces<T> workspaces(run.threads, 0);
+    const Job<T> j = job();
+    parallel(rows * cols, run, [&](int thread, int64_t task) {
+        const int64_t a = task / cols, b = task % cols;
+        ops_.block(j, a, b, std::min(TILE, n_ - a * TILE), std::min(TILE, m_ - b * TILE),
+                   out + a * TILE * m_ + b * TILE, m_, workspaces.start(thread));
+    });
+}
+
+template <class T>
+CullingStatistics Plan<T>::culling() const {
+    CullingStatistics s{0, 0, 0.0};
+    const int64_t rows = components_[0].x.tiles, cols = components_[0].z.tiles;
+    bool any = true;
+    for (const Component<T>& p : components_) any = any && p.cutoff < 0.4 * std::numeric_limits<T>::max();
+    std::vector<double> row_loss(rows, 0.0), col_loss(cols, 0.0);
+    for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < (symmetric_ ? i + 1 : cols); ++j) {
+            ++s.tile_pairs;
+            double loss = 0;
+            bool skip = any;
+            for (size_t p = 0; skip && p < components_.size(); ++p) {
+                const Component<T>& c = components_[p];
+                T h = 0;  // as box_h in tile.h computes it, so that both take the same decision
+                for (int k = 0; k < c.x.d; ++k) {
+                    const T below = c.z.lo[j * c.x.d + k] - c.x.hi[i * c.x.d + k];
+                    const T above = c.x.lo[i * c.x.d + k] - c.z.hi[j * c.x.d + k];
+                    const T gap = std::max(std::max(below, above), T(0));
+                    h += gap * gap;
+                }
+                if (!c.differences) h *= T(0.5);
+                skip = h > c.cutoff;
+                loss += outputscale_ * static_cast<double>(c.weight) *
+                        kernel_of(c.family, static_cast<double>(h), static_cast<double>(c.alpha));
+            }
+            if (!skip) continue;
+            ++s.culled_pairs;
+            row_loss[i] += TILE * loss;
+            col_loss[j] += TILE * loss;
+        }
+    }
+    // Symmetric: a skipped pair (i, j) is missing from the rows of i and of j. Else the spectral norm
+    // is at most the geometric mean of the largest row and column sums.
+    double row_top = 0, col_top = 0;
+    for (int64_t i = 0; i < rows; ++i)
+        row_top = std::max(row_top, row_loss[i] + (symmetric_ ? col_loss[i] : 0.0));
+    for (int64_t j = 0; j < cols; ++j) col_top = std::max(col_top, col_loss[j]);
+    s.bound = symmetric_ ? row_top : std::sqrt(row_top * col_top);
+    return s;
+}
+
+template class AlignedArray<float>;
+template class AlignedArray<double>;
+template class Plan<float>;
+template class Plan<double>;
+
+}  // namespace megagp

@@ -1,0 +1,92 @@
+// Packs points, hands panel pairs to threads, adds up their results.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ops.h"
+
+namespace megagp {
+
+// Features of one stationary (or linear, or constant) kernel at both point sets.
+struct ComponentInput {
+    Family family;
+    double outputscale;
+    double alpha;
+    int64_t d;
+    const double* x;  // n x d, row-major
+    const double* z;  // m x d, or null: Z is X
+};
+
+struct CullingStatistics {
+    int64_t tile_pairs, culled_pairs;
+    double bound;  // at least the infinity norm of what is skipped, hence the spectral norm
+};
+
+struct Run {
+    int threads;
+    int64_t share_index, share_count;
+    std::function<bool()> interrupted;  // called now and then on the calling thread; true stops
+};
+
+// Thrown when `Run::interrupted` said so.
+struct Interrupted {};
+
+template <class T>
+class AlignedArray {
+public:
+    AlignedArray() = default;
+    explicit AlignedArray(int64_t size);
+    T* data() const { return data_.get(); }
+    int64_t size() const { return size_; }
+
+private:
+    struct Free {
+        void operator()(T* p) const;
+    };
+    std::unique_ptr<T[], Free> data_;
+    int64_t size_ = 0;
+};
+
+template <class T>
+struct PackedPoints {
+    AlignedArray<T> packed, half_norm, lo, hi, norm_max;
+    Points<T> view;
+};
+
+// K = k(X, Z) at fixed points and hyperparameters.
+template <class T>
+class Plan {
+public:
+    Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inputs, int64_t n, int64_t m,
+         bool symmetric, double cull_tolerance);
+    Plan(const Plan&) = delete;
+    Plan(Plan&&) = default;
+
+    // out (n x t) = K v, v m x t, both row-major.
+    void matmul(const double* v, int64_t t, double* out, const Run& run) const;
+    // For each component: gradient of sum(u * (K w)) by its features, outputscale and alpha.
+    // gx[p] is n x d, gz[p] m x d (null if symmetric: gx holds the total), scalars[p] the other two.
+    void gradient(const double* u, const double* w, int64_t t, const std::vector<double*>& gx,
+                  const std::vector<double*>& gz, std::vector<double>& scalars, const Run& run) const;
+    // out (n x m, row-major) = K.
+    void block(T* out, const Run& run) const;
+
+    CullingStatistics culling() const;
+
+private:
+    Job<T> job() const;
+    int64_t task_count() const;
+
+    const InstructionSet& isa_;
+    const Ops<T>& ops_;
+    int64_t n_, m_;
+    bool symmetric_;
+    double outputscale_;  // of the first component: K is summed in units of it
+    std::vector<PackedPoints<T>> points_;
+    std::vector<Component<T>> components_;
+    std::vector<double> scales_;  // features are multiplied by this before packing
+};
+
+}  // namespace megagp

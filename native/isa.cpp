@@ -1,0 +1,62 @@
+// The compute core, compiled once per instruction set with MEGAGP_ISA naming the namespace.
+#if defined(__AVX512F__) || defined(__AVX2__) || defined(__SSE2__)
+#include <immintrin.h>
+#endif
+#include <time.h>
+
+#include "ops.h"
+
+namespace megagp {
+namespace MEGAGP_ISA {
+namespace {
+
+#include "simd.h"
+//
+#include "radial.h"
+//
+#include "tile.h"
+
+double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+// Independent chains of multiply-adds, enough to cover their latency: what the ports can do.
+double fma_rate(double seconds) {
+    constexpr int chains = 12;
+    vec<float> acc[chains], x = splat(0.999999f), y = splat(1e-6f);
+    for (int c = 0; c < chains; ++c) acc[c] = splat(static_cast<float>(c));
+    const double start = now();
+    double elapsed = 0, count = 0;
+    do {
+        for (int rep = 0; rep < 20000; ++rep) {
+#pragma GCC unroll 12
+            for (int c = 0; c < chains; ++c) acc[c] = acc[c] * x + y;
+        }
+        count += 20000.0 * chains * LANES<float>;
+        elapsed = now() - start;
+    } while (elapsed < seconds);
+    vec<float> s = {};
+    for (int c = 0; c < chains; ++c) s = s + acc[c];
+    volatile double sink = hsum<float>(s);
+    (void)sink;
+    return count / elapsed;
+}
+
+}  // namespace
+
+#define MEGAGP_STRING(x) #x
+#define MEGAGP_NAME(x) MEGAGP_STRING(x)
+
+extern const InstructionSet instruction_set;
+const InstructionSet instruction_set = {
+    MEGAGP_NAME(MEGAGP_ISA),
+    LANES<float>,
+    {matmul<float>, gradient<float>, block<float>},
+    {matmul<double>, gradient<double>, block<double>},
+    fma_rate,
+};
+
+}  // namespace MEGAGP_ISA
+}  // namespace megagp

@@ -1,0 +1,196 @@
+// The Python face of the native core: checks shapes, releases the GIL, turns Ctrl-C into an exception.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "driver.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace megagp {
+namespace {
+
+using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+// family, outputscale, alpha, features of X, features of Z (not read if symmetric)
+using Input = std::tuple<int, double, double, Matrix, Matrix>;
+
+const InstructionSet& find(const std::string& name) {
+    const InstructionSet* sets[4];
+    const int count = instruction_sets(sets);
+    if (name.empty()) return *sets[0];
+    std::string known;
+    for (int k = 0; k < count; ++k) {
+        if (name == sets[k]->name) return *sets[k];
+        known += std::string(k ? ", " : "") + sets[k]->name;
+    }
+    throw std::invalid_argument("instruction_set: expected one of " + known + ", got " + name);
+}
+
+void expect(bool ok, const char* what) {
+    if (!ok) throw std::invalid_argument(what);
+}
+
+bool signalled() {  // PyErr_CheckSignals runs the handlers only on the main thread
+    nb::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+}
+
+// Runs `work` without the GIL; a pending signal surfaces as the exception its handler raised.
+template <class Work>
+void unlocked(Work work) {
+    bool interrupted = false;
+    {
+        nb::gil_scoped_release released;
+        try {
+            work();
+        } catch (const Interrupted&) {
+            interrupted = true;
+        }
+    }
+    if (interrupted) throw nb::python_error();
+}
+
+Run make_run(int threads, int64_t share_index, int64_t share_count) {
+    expect(threads >= 1, "threads: expected at least 1");
+    expect(share_count >= 1 && share_index >= 0 && share_index < share_count,
+           "share: expected 0 <= index < count");
+    return {threads, share_index, share_count, signalled};
+}
+
+template <class T>
+class PyPlan {
+public:
+    using Block = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+    PyPlan(const std::vector<Input>& inputs, bool symmetric, double cull_tolerance,
+           const std::string& instruction_set)
+        : symmetric_(symmetric), plan_(build(inputs, symmetric, cull_tolerance, instruction_set)) {
+        n_ = static_cast<int64_t>(std::get<3>(inputs[0]).shape(0));
+        m_ = symmetric ? n_ : static_cast<int64_t>(std::get<4>(inputs[0]).shape(0));
+        for (const Input& in : inputs) d_.push_back(static_cast<int64_t>(std::get<3>(in).shape(1)));
+    }
+
+    PyPlan(const PyPlan&) = delete;
+
+    void matmul(Matrix v, Output out, int threads, int64_t share_index, int64_t share_count) const {
+        const Run run = make_run(threads, share_index, share_count);
+        expect(static_cast<int64_t>(v.shape(0)) == m_ && v.shape(1) >= 1, "v: expected m x t, t >= 1");
+        expect(static_cast<int64_t>(out.shape(0)) == n_ && out.shape(1) == v.shape(1),
+               "out: expected n x t");
+        unlocked([&] { plan_.matmul(v.data(), static_cast<int64_t>(v.shape(1)), out.data(), run); });
+    }
+
+    std::vector<double> gradient(Matrix u, Matrix w, const std::vector<Output>& gx,
+                                 const std::vector<Output>& gz, int threads, int64_t share_index,
+                                 int64_t share_count) const {
+        const Run run = make_run(threads, share_index, share_count);
+        expect(static_cast<int64_t>(u.shape(0)) == n_ && u.shape(1) >= 1, "u: expected n x t, t >= 1");
+        expect(static_cast<int64_t>(w.shape(0)) == m_ && w.shape(1) == u.shape(1), "w: expected m x t");
+        expect(gx.size() == d_.size() && gz.size() == (symmetric_ ? 0 : d_.size()),
+               "gx, gz: expected one array per component");
+        std::vector<double*> px, pz;
+        for (size_t p = 0; p < gx.size(); ++p) px.push_back(checked(gx[p], n_, d_[p]));
+        for (size_t p = 0; p < gz.size(); ++p) pz.push_back(checked(gz[p], m_, d_[p]));
+        std::vector<double> scalars(2 * d_.size());
+        unlocked([&] {
+            plan_.gradient(u.data(), w.data(), static_cast<int64_t>(u.shape(1)), px, pz, scalars, run);
+        });
+        return scalars;
+    }
+
+    void block(Block out, int threads) const {
+        const Run run = make_run(threads, 0, 1);
+        expect(static_cast<int64_t>(out.shape(0)) == n_ && static_cast<int64_t>(out.shape(1)) == m_,
+               "out: expected n x m");
+        unlocked([&] { plan_.block(out.data(), run); });
+    }
+
+    std::tuple<int64_t, int64_t, double> culling() const {
+        const CullingStatistics s = plan_.culling();
+        return {s.tile_pairs, s.culled_pairs, s.bound};
+    }
+
+private:
+    static double* checked(const Output& g, int64_t rows, int64_t cols) {
+        expect(static_cast<int64_t>(g.shape(0)) == rows && static_cast<int64_t>(g.shape(1)) == cols,
+               "gx, gz: expected points x features");
+        return g.data();
+    }
+
+    static Plan<T> build(const std::vector<Input>& inputs, bool symmetric, double cull_tolerance,
+                         const std::string& instruction_set) {
+        expect(!inputs.empty(), "components: expected at least one");
+        expect(cull_tolerance >= 0, "cull_tolerance: expected a number >= 0");
+        const int64_t n = static_cast<int64_t>(std::get<3>(inputs[0]).shape(0));
+        const int64_t m = symmetric ? n : static_cast<int64_t>(std::get<4>(inputs[0]).shape(0));
+        expect(n >= 1 && m >= 1, "X, Z: expected at least one row");
+        std::vector<ComponentInput> components;
+        for (const auto& [family, outputscale, alpha, x, z] : inputs) {
+            expect(family >= 0 && family <= static_cast<int>(Family::linear), "family: unknown");
+            expect(outputscale > 0 && alpha > 0, "outputscale, alpha: expected positive numbers");
+            expect(static_cast<int64_t>(x.shape(0)) == n, "components: expected equal numbers of rows");
+            expect(symmetric || (static_cast<int64_t>(z.shape(0)) == m && z.shape(1) == x.shape(1)),
+                   "components: X and Z disagree in shape");
+            expect(x.shape(1) >= 1 || family == static_cast<int>(Family::constant),
+                   "components: expected at least one feature");
+            expect(x.shape(1) < (1 << 20), "components: more than a million features");
+            components.push_back({static_cast<Family>(family), outputscale, alpha,
+                                  static_cast<int64_t>(x.shape(1)), x.data(),
+                                  symmetric ? nullptr : z.data()});
+        }
+        nb::gil_scoped_release released;
+        return Plan<T>(find(instruction_set), components, n, m, symmetric, cull_tolerance);
+    }
+
+    bool symmetric_;
+    Plan<T> plan_;
+    int64_t n_, m_;
+    std::vector<int64_t> d_;
+};
+
+template <class T>
+void bind_plan(nb::module_& m, const char* name) {
+    using P = PyPlan<T>;
+    nb::class_<P>(m, name)
+        .def(nb::init<const std::vector<Input>&, bool, double, const std::string&>(), "components"_a,
+             "symmetric"_a, "cull_tolerance"_a, "instruction_set"_a)
+        .def("matmul", &P::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_index"_a,
+             "share_count"_a)
+        .def("gradient", &P::gradient, "u"_a, "w"_a, "gx"_a, "gz"_a, "threads"_a, "share_index"_a,
+             "share_count"_a)
+        .def("block", &P::block, "out"_a.noconvert(), "threads"_a)
+        .def("culling", &P::culling);
+}
+
+}  // namespace
+}  // namespace megagp
+
+NB_MODULE(_native, m) {
+    using namespace megagp;
+    bind_plan<float>(m, "Plan32");
+    bind_plan<double>(m, "Plan64");
+    m.def("instruction_sets", [] {
+        const InstructionSet* sets[4];
+        const int count = instruction_sets(sets);
+        std::vector<std::string> names;
+        for (int k = 0; k < count; ++k) names.emplace_back(sets[k]->name);
+        return names;
+    });
+    m.def(
+        "fma_rate",
+        [](const std::string& instruction_set, double seconds) {
+            const InstructionSet& isa = find(instruction_set);
+            nb::gil_scoped_release released;
+            return isa.fma_rate(seconds);
+        },
+        "instruction_set"_a, "seconds"_a);
+}

@@ -1,0 +1,70 @@
+// Threads over a counter of tasks, stoppable from the calling thread.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "driver.h"
+
+namespace megagp {
+
+// Calls work(thread, task) for the tasks of this run's share. The calling thread only waits and asks
+// `run.interrupted` twenty times a second, so Ctrl-C stops the threads at their next task.
+template <class Work>
+void parallel(int64_t tasks, const Run& run, Work work) {
+    std::atomic<int64_t> next{run.share_index};
+    std::atomic<bool> stop{false};
+    std::mutex mutex;
+    std::condition_variable done;
+    std::exception_ptr error;
+    int active = run.threads;
+
+    auto loop = [&](int thread) {
+        try {
+            while (!stop.load(std::memory_order_relaxed)) {
+                const int64_t task = next.fetch_add(run.share_count, std::memory_order_relaxed);
+                if (task >= tasks) break;
+                work(thread, task);
+            }
+        } catch (...) {
+            stop = true;
+            std::lock_guard<std::mutex> lock(mutex);
+            error = std::current_exception();
+        }
+        std::lock_guard<std::mutex> lock(mutex);
+        if (--active == 0) done.notify_all();
+    };
+
+    std::vector<std::thread> threads;
+    for (int k = 0; k < run.threads; ++k) {
+        try {
+            threads.emplace_back(loop, k);
+        } catch (...) {  // no more threads to be had: finish with those that run
+            std::lock_guard<std::mutex> lock(mutex);
+            active -= run.threads - k;
+            if (k == 0) error = std::current_exception();
+            break;
+        }
+    }
+    bool interrupted = false;
+    {
+        std::unique_lock<std::mutex> lock(mutex);
+        while (active > 0) {
+            done.wait_for(lock, std::chrono::milliseconds(50));
+            if (active > 0 && !interrupted) {
+                lock.unlock();
+                if (run.interrupted()) interrupted = stop = true;
+                lock.lock();
+            }
+        }
+    }
+    for (std::thread& t : threads) t.join();
+    if (error) std::rethrow_exception(error);
+    if (interrupted) throw Interrupted{};
+}
+
+}  // namespace megagp

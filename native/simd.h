@@ -1,0 +1,214 @@
+// Vectors of one instruction set, by GCC and Clang vector extensions.
+//
+// Included inside an anonymous namespace of isa.cpp only: nothing here may have external
+// linkage, or the linker could hand AVX-512 code to the baseline build.
+
+#if defined(__AVX512F__)
+#define MEGAGP_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define MEGAGP_VECTOR_BYTES 32
+#else
+#define MEGAGP_VECTOR_BYTES 16
+#endif
+
+template <class T>
+struct Simd;
+
+template <>
+struct Simd<float> {
+    typedef float vec __attribute__((vector_size(MEGAGP_VECTOR_BYTES), may_alias));
+    typedef int32_t ivec __attribute__((vector_size(MEGAGP_VECTOR_BYTES), may_alias));
+    static constexpr int lanes = MEGAGP_VECTOR_BYTES / 4;
+};
+
+template <>
+struct Simd<double> {
+    typedef double vec __attribute__((vector_size(MEGAGP_VECTOR_BYTES), may_alias));
+    typedef int64_t ivec __attribute__((vector_size(MEGAGP_VECTOR_BYTES), may_alias));
+    static constexpr int lanes = MEGAGP_VECTOR_BYTES / 8;
+};
+
+template <class T>
+using vec = typename Simd<T>::vec;
+template <class T>
+constexpr int LANES = Simd<T>::lanes;
+
+template <class T>
+inline vec<T> load(const T* p) {
+    return *reinterpret_cast<const vec<T>*>(p);
+}
+template <class T>
+inline void store(T* p, vec<T> v) {
+    *reinterpret_cast<vec<T>*>(p) = v;
+}
+template <class T>
+inline vec<T> splat(T x) {
+    return x - vec<T>{};
+}
+// Whether any lane of v is below `limit`.
+inline bool any_below(vec<float> v, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_LT_OQ) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)v, _mm256_set1_ps(limit), _CMP_LT_OQ)) != 0;
+#else
+    bool any = false;
+    for (int l = 0; l < LANES<float>; ++l) any |= v[l] < limit;
+    return any;
+#endif
+}
+inline bool any_below(vec<double> v, double limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_pd_mask((__m512d)v, _mm512_set1_pd(limit), _CMP_LT_OQ) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_pd(_mm256_cmp_pd((__m256d)v, _mm256_set1_pd(limit), _CMP_LT_OQ)) != 0;
+#else
+    bool any = false;
+    for (int l = 0; l < LANES<double>; ++l) any |= v[l] < limit;
+    return any;
+#endif
+}
+template <class T>
+inline double hsum(vec<T> v) {  // in double: lanes hold partial sums
+    double s = 0;
+    for (int l = 0; l < LANES<T>; ++l) s += static_cast<double>(v[l]);
+    return s;
+}
+// Not as a < b ? a : b: GCC keeps that as a comparison and a blend.
+#if defined(__AVX512F__)
+inline vec<float> vmin(vec<float> a, vec<float> b) { return (vec<float>)_mm512_min_ps((__m512)a, (__m512)b); }
+inline vec<float> vmax(vec<float> a, vec<float> b) { return (vec<float>)_mm512_max_ps((__m512)a, (__m512)b); }
+inline vec<double> vmin(vec<double> a, vec<double> b) { return (vec<double>)_mm512_min_pd((__m512d)a, (__m512d)b); }
+inline vec<double> vmax(vec<double> a, vec<double> b) { return (vec<double>)_mm512_max_pd((__m512d)a, (__m512d)b); }
+#elif defined(__AVX2__)
+inline vec<float> vmin(vec<float> a, vec<float> b) { return (vec<float>)_mm256_min_ps((__m256)a, (__m256)b); }
+inline vec<float> vmax(vec<float> a, vec<float> b) { return (vec<float>)_mm256_max_ps((__m256)a, (__m256)b); }
+inline vec<double> vmin(vec<double> a, vec<double> b) { return (vec<double>)_mm256_min_pd((__m256d)a, (__m256d)b); }
+inline vec<double> vmax(vec<double> a, vec<double> b) { return (vec<double>)_mm256_max_pd((__m256d)a, (__m256d)b); }
+#elif defined(__SSE2__)
+inline vec<float> vmin(vec<float> a, vec<float> b) { return (vec<float>)_mm_min_ps((__m128)a, (__m128)b); }
+inline vec<float> vmax(vec<float> a, vec<float> b) { return (vec<float>)_mm_max_ps((__m128)a, (__m128)b); }
+inline vec<double> vmin(vec<double> a, vec<double> b) { return (vec<double>)_mm_min_pd((__m128d)a, (__m128d)b); }
+inline vec<double> vmax(vec<double> a, vec<double> b) { return (vec<double>)_mm_max_pd((__m128d)a, (__m128d)b); }
+#else
+template <class V>
+inline V vmin(V a, V b) {
+    return a < b ? a : b;
+}
+template <class V>
+inline V vmax(V a, V b) {
+    return a > b ? a : b;
+}
+#endif
+
+// sqrt(h) for h >= 1e-30 (float) or 1e-290 (double): estimate of 1/sqrt, then Newton steps
+// a += a (1 - a y) / 2 where the hardware's own square root is slower than that.
+#if defined(__AVX512F__)
+inline vec<float> estimate_root(vec<float> h) {  // relative error below 2^-14
+    return h * (vec<float>)_mm512_rsqrt14_ps((__m512)h);
+}
+inline vec<double> estimate_root(vec<double> h) {
+    return h * (vec<double>)_mm512_rsqrt14_pd((__m512d)h);
+}
+#endif
+
+inline vec<float> root(vec<float> h) {
+#if defined(__AVX512F__)
+    const vec<float> y = (vec<float>)_mm512_rsqrt14_ps((__m512)h);
+    const vec<float> a = h * y;
+    return a + 0.5f * a * (1.0f - a * y);
+#elif defined(__AVX2__)
+    const vec<float> y = (vec<float>)_mm256_rsqrt_ps((__m256)h);
+    const vec<float> a = h * y;
+    return a + 0.5f * a * (1.0f - a * y);
+#elif defined(__SSE2__)
+    const vec<float> y = (vec<float>)_mm_rsqrt_ps((__m128)h);
+    const vec<float> a = h * y;
+    return a + 0.5f * a * (1.0f - a * y);
+#else
+    vec<float> a;
+    for (int l = 0; l < LANES<float>; ++l) a[l] = __builtin_sqrtf(h[l]);
+    return a;
+#endif
+}
+
+inline vec<double> root(vec<double> h) {
+#if defined(__AVX512F__)
+    vec<double> y = (vec<double>)_mm512_rsqrt14_pd((__m512d)h);  // 2^-14, then 2^-27, 2^-53
+    y = y + 0.5 * y * (1.0 - (h * y) * y);
+    const vec<double> a = h * y;
+    return a + 0.5 * y * (h - a * a);
+#elif defined(__AVX2__)
+    return (vec<double>)_mm256_sqrt_pd((__m256d)h);
+#elif defined(__SSE2__)
+    return (vec<double>)_mm_sqrt_pd((__m128d)h);
+#else
+    vec<double> a;
+    for (int l = 0; l < LANES<double>; ++l) a[l] = __builtin_sqrt(h[l]);
+    return a;
+#endif
+}
+
+// 2^-x for x >= 0, exactly 1 at 0, 0 beyond the exponent range. 2^g = 1 + g q(g) with q fitted at
+// Chebyshev nodes: relative error 2.1e-7 (float, degree 5) and 6e-16 (double, degree 10).
+inline vec<float> exp2_minus(vec<float> x) {
+#if defined(__AVX512DQ__)
+    const vec<float> y = -x;  // g = y - floor(y) in [0, 1)
+    const vec<float> g = (vec<float>)_mm512_reduce_ps((__m512)y, 0x09);
+    vec<float> q = 0.00178836874146400272f * g + 0.0091993875996943741f;
+    q = q * g + 0.0556570543860625511f;
+    q = q * g + 0.240207194190821291f;
+    q = q * g + 0.693147567557960518f;
+    q = q * g + 1.0f;
+    return (vec<float>)_mm512_scalef_ps((__m512)q, (__m512)y);
+#else
+    typedef typename Simd<float>::ivec ivec;
+    x = vmin(x, splat(126.0f));
+    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    const vec<float> m = magic - x;
+    const vec<float> g = (magic - m) - x;  // in [-1/2, 1/2]
+    vec<float> q = 0.00133813025373207962f * g + 0.00966636851538544831f;
+    q = q * g + 0.0555038101379645743f;
+    q = q * g + 0.240223490380203614f;
+    q = q * g + 0.693147180559945309f;
+    q = q * g + 1.0f;
+    return (vec<float>)((ivec)q + ((ivec)m << 23));
+#endif
+}
+
+inline vec<double> exp2_minus(vec<double> x) {
+    typedef typename Simd<double>::ivec ivec;
+    x = vmin(x, splat(1020.0));
+    const double magic = 6755399441055744.0;  // 1.5 * 2^52
+    const vec<double> m = magic - x;
+    const vec<double> g = (magic - m) - x;
+    vec<double> q = 7.07097786650813856e-9 * g + 1.02059054137655958e-7;
+    q = q * g + 1.32154516332214344e-6;
+    q = q * g + 0.0000152526729248507364;
+    q = q * g + 0.000154035304247765276;
+    q = q * g + 0.00133335582007945926;
+    q = q * g + 0.00961812910761866557;
+    q = q * g + 0.055504108664651672;
+    q = q * g + 0.240226506959100761;
+    q = q * g + 0.693147180559946159;
+    q = q * g + 1.0;
+    return (vec<double>)((ivec)q + ((ivec)m << 52));
+}
+
+// log2(x) for normal x >= 1: exponent, then the atanh series of the mantissa in [1/sqrt2, sqrt2).
+template <class T>
+inline vec<T> log2_from_one(vec<T> x) {
+    typedef typename Simd<T>::ivec ivec;
+    constexpr bool single = sizeof(T) == 4;
+    constexpr int bits = single ? 23 : 52;
+    const ivec offset = (ivec)splat(T(0.70710678118654752440));
+    const ivec shifted = (ivec)x - offset;
+    const ivec e = shifted >> bits;
+    const vec<T> m = (vec<T>)((ivec)x - (e << bits));
+    const vec<T> u = (m - T(1)) / (m + T(1)), w = u * u;
+    constexpr int terms = single ? 5 : 11;
+    vec<T> s = splat(T(1) / T(2 * terms - 1));
+    for (int k = terms - 2; k >= 0; --k) s = s * w + T(1) / T(2 * k + 1);
+    const vec<T> exponent = __builtin_convertvector(e, vec<T>);
+    return exponent + T(2.88539008177792681472) * u * s;
+}

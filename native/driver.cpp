@@ -30,13 +30,19 @@ bool cancels(Family f) { return f != Family::constant && f != Family::linear; }
 
 double feature_scale(Family f, double alpha) {  // see radial.h
     switch (f) {
-        case Family::matern12: return LOG2E;
-        case Family::matern32: return std::sqrt(3.0) * LOG2E;
-        case Family::matern52: return std::sqrt(5.0) * LOG2E;
-        case Family::rbf: return std::sqrt(0.5 * LOG2E);
-        case Family::rational_quadratic: return 1 / std::sqrt(2 * alpha);
+        case Family::matern12:
+            return LOG2E;
+        case Family::matern32:
+            return std::sqrt(3.0) * LOG2E;
+        case Family::matern52:
+            return std::sqrt(5.0) * LOG2E;
+        case Family::rbf:
+            return std::sqrt(0.5 * LOG2E);
+        case Family::rational_quadratic:
+            return 1 / std::sqrt(2 * alpha);
         case Family::constant:
-        case Family::linear: return 1;
+        case Family::linear:
+            return 1;
     }
     return 1;
 }
@@ -45,13 +51,19 @@ double feature_scale(Family f, double alpha) {  // see radial.h
 double kernel_of(Family f, double h, double alpha) {
     const double b = std::sqrt(h) / LOG2E;
     switch (f) {
-        case Family::matern12: return std::exp(-b);
-        case Family::matern32: return (1 + b) * std::exp(-b);
-        case Family::matern52: return (1 + b + b * b / 3) * std::exp(-b);
-        case Family::rbf: return std::exp2(-h);
-        case Family::rational_quadratic: return std::pow(1 + h, -alpha);
+        case Family::matern12:
+            return std::exp(-b);
+        case Family::matern32:
+            return (1 + b) * std::exp(-b);
+        case Family::matern52:
+            return (1 + b + b * b / 3) * std::exp(-b);
+        case Family::rbf:
+            return std::exp2(-h);
+        case Family::rational_quadratic:
+            return std::pow(1 + h, -alpha);
         case Family::constant:
-        case Family::linear: return 1;
+        case Family::linear:
+            return 1;
     }
     return 1;
 }
@@ -60,13 +72,19 @@ double kernel_of(Family f, double h, double alpha) {
 double slope_of(Family f, double h, double alpha) {
     const double b = std::sqrt(h) / LOG2E, l = 1 / LOG2E;
     switch (f) {
-        case Family::matern12: return 0.5 * l * l * std::exp(-b) / b;
-        case Family::matern32: return 0.5 * l * l * std::exp(-b);
-        case Family::matern52: return l * l * (1 + b) * std::exp(-b) / 6;
-        case Family::rbf: return l * std::exp2(-h);
-        case Family::rational_quadratic: return alpha * std::pow(1 + h, -alpha - 1);
+        case Family::matern12:
+            return 0.5 * l * l * std::exp(-b) / b;
+        case Family::matern32:
+            return 0.5 * l * l * std::exp(-b);
+        case Family::matern52:
+            return l * l * (1 + b) * std::exp(-b) / 6;
+        case Family::rbf:
+            return l * std::exp2(-h);
+        case Family::rational_quadratic:
+            return alpha * std::pow(1 + h, -alpha - 1);
         case Family::constant:
-        case Family::linear: return 0;
+        case Family::linear:
+            return 0;
     }
     return 0;
 }
@@ -86,7 +104,8 @@ double first_at_most(Function f, double level) {
 }
 
 template <class T>
-PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double>& centre, double scale) {
+PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double>& centre,
+                     double scale) {
     constexpr int64_t G = GROUP<T>;
     PackedPoints<T> p;
     const int64_t tiles = ceil_div(n, TILE), padded = tiles * TILE;
@@ -96,7 +115,8 @@ PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double
     p.hi = AlignedArray<T>(tiles * d);
     p.norm_max = AlignedArray<T>(tiles);
     for (int64_t tile = 0; tile < tiles; ++tile) {
-        T *lo = p.lo.data() + tile * d, *hi = p.hi.data() + tile * d, *top = p.norm_max.data() + tile;
+        T *lo = p.lo.data() + tile * d, *hi = p.hi.data() + tile * d,
+          *top = p.norm_max.data() + tile;
         std::fill(lo, lo + d, std::numeric_limits<T>::max());
         std::fill(hi, hi + d, std::numeric_limits<T>::lowest());
         for (int64_t i = tile * TILE; i < (tile + 1) * TILE; ++i) {
@@ -113,8 +133,14 @@ PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double
             *top = std::max(*top, p.half_norm.data()[i]);
         }
     }
-    p.view = {p.packed.data(), p.half_norm.data(), p.lo.data(), p.hi.data(), p.norm_max.data(),
-              tiles,           n,                  d};
+    p.view = {p.packed.data(),
+              p.half_norm.data(),
+              p.lo.data(),
+              p.hi.data(),
+              p.norm_max.data(),
+              tiles,
+              n,
+              d};
     return p;
 }
 
@@ -151,7 +177,7 @@ struct PackedRhs {
 
 template <class T>
 class Workspaces {
-public:
+  public:
     Workspaces(int threads, int64_t width) : ws_(threads) {
         const int64_t block = BLOCK_ROWS<T> * TILE;
         for (int k = 0; k < threads; ++k) {
@@ -178,7 +204,7 @@ public:
         return w;
     }
 
-private:
+  private:
     std::vector<Workspace<T>> ws_;
     std::vector<AlignedArray<T>> small_;
     std::vector<AlignedArray<double>> out_;
@@ -215,9 +241,13 @@ void AlignedArray<T>::Free::operator()(T* p) const {
 }
 
 template <class T>
-Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inputs, int64_t n, int64_t m,
-              bool symmetric, double cull_tolerance)
-    : isa_(isa), ops_(ops_of<T>(isa)), n_(n), m_(m), symmetric_(symmetric),
+Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inputs, int64_t n,
+              int64_t m, bool symmetric, double cull_tolerance)
+    : isa_(isa),
+      ops_(ops_of<T>(isa)),
+      n_(n),
+      m_(m),
+      symmetric_(symmetric),
       outputscale_(inputs[0].outputscale) {
     const double roundoff = 0.5 * static_cast<double>(std::numeric_limits<T>::epsilon());
     const double accuracy = sizeof(T) == 4 ? 1e-6 : 1e-13;
@@ -242,11 +272,13 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
         p.z = points_.back().view;
 
         // Skipping pairs with k <= tolerance / m loses at most `tolerance` per row.
-        const double level = cull_tolerance / static_cast<double>(m) / static_cast<double>(inputs.size());
+        const double level =
+            cull_tolerance / static_cast<double>(m) / static_cast<double>(inputs.size());
         const double cutoff =
             cull_tolerance > 0 && cancels(in.family)
-                ? first_at_most([&](double h) { return in.outputscale * kernel_of(in.family, h, in.alpha); },
-                                level)
+                ? first_at_most(
+                      [&](double h) { return in.outputscale * kernel_of(in.family, h, in.alpha); },
+                      level)
                 : std::numeric_limits<double>::infinity();
         p.cutoff = static_cast<T>(std::min(cutoff * 1.0001, 0.5 * std::numeric_limits<T>::max()));
 
@@ -292,8 +324,10 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         double top = 1;
         if (p.family == Family::linear) {
             double x = 0, z = 0;
-            for (int64_t i = 0; i < p.x.tiles; ++i) x = std::max(x, static_cast<double>(p.x.norm_max[i]));
-            for (int64_t j = 0; j < p.z.tiles; ++j) z = std::max(z, static_cast<double>(p.z.norm_max[j]));
+            for (int64_t i = 0; i < p.x.tiles; ++i)
+                x = std::max(x, static_cast<double>(p.x.norm_max[i]));
+            for (int64_t j = 0; j < p.z.tiles; ++j)
+                z = std::max(z, static_cast<double>(p.z.norm_max[j]));
             top = 2.01 * std::sqrt(x * z);
         }
         bound += 1.01 * top * static_cast<double>(p.weight) * static_cast<double>(m_);
@@ -312,7 +346,8 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         if (symmetric_) sums.add(J, ws.col_out, PANEL * width);
     });
     for (int64_t i = 0; i < n_; ++i)
-        for (int64_t c = 0; c < t; ++c) out[i * t + c] = outputscale_ * (sums[i * width + c] / scales[c]);
+        for (int64_t c = 0; c < t; ++c)
+            out[i * t + c] = outputscale_ * (sums[i * width + c] / scales[c]);
 }
 
 template <class T>
@@ -330,7 +365,8 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
     // B = U W' (+ W U' if symmetric: both orders of a pair at once) as left . right.
     const int inner = static_cast<int>(symmetric_ ? 2 * t : t);
     AlignedArray<T> left(rows * inner), right(cols * inner);
-    auto place = [&](AlignedArray<T>& to, const double* from, int64_t count, double scale, int64_t first) {
+    auto place = [&](AlignedArray<T>& to, const double* from, int64_t count, double scale,
+                     int64_t first) {
         for (int64_t i = 0; i < count; ++i)
             for (int64_t c = 0; c < t; ++c)
                 to.data()[(i / G) * G * inner + (first + c) * G + i % G] =
@@ -356,7 +392,8 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         auto with_ones = [&](const Points<T>& points, int64_t count, int64_t padded) {
             PackedRhs<T> rhs(padded, d + 1, lanes);
             for (int64_t i = 0; i < count; ++i) {
-                for (int c = 0; c < d; ++c) rhs.at(i, c) = points.packed[(i / G) * G * d + c * G + i % G];
+                for (int c = 0; c < d; ++c)
+                    rhs.at(i, c) = points.packed[(i / G) * G * d + c * G + i % G];
                 rhs.at(i, d) = 1;
             }
             return rhs;
@@ -372,11 +409,13 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
             reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.x.norm_max[s])));
         for (int64_t s = 0; s < comp.z.tiles; ++s)
             reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.z.norm_max[s])));
-        const double slope = std::max(1.0, slope_of(comp.family, 1e-16, static_cast<double>(comp.alpha)));
+        const double slope =
+            std::max(1.0, slope_of(comp.family, 1e-16, static_cast<double>(comp.alpha)));
         const double bound = 2.0 * static_cast<double>(inner) * reach * slope *
                              static_cast<double>(std::max(n_, m_));
         ReproducibleSums row_sums(rows * width, PANEL * width, bound, (rows + cols) / PANEL);
-        ReproducibleSums col_sums(symmetric_ ? 0 : cols * width, PANEL * width, bound, rows / PANEL);
+        ReproducibleSums col_sums(symmetric_ ? 0 : cols * width, PANEL * width, bound,
+                                  rows / PANEL);
         // |k| <= 1 (linear: reach^2) and |dk/dalpha| <= 1 + 1 / (e alpha)
         const double value = reach * reach + 1 / static_cast<double>(comp.alpha);
         ReproducibleSums scalar_sums(
@@ -400,11 +439,13 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         // linear: h = -x.z, dh/dx = -z.
         const bool linear = comp.family == Family::linear;
         const double factor = back * weight * scales_[p] * (comp.differences ? 2 : 1);
-        auto finish = [&](const Points<T>& points, const ReproducibleSums& sums, int64_t count, double* g) {
+        auto finish = [&](const Points<T>& points, const ReproducibleSums& sums, int64_t count,
+                          double* g) {
             for (int64_t i = 0; i < count; ++i) {
                 const double total = linear ? 0.0 : sums[i * width + d];
                 for (int c = 0; c < d; ++c) {
-                    const double f = static_cast<double>(points.packed[(i / G) * G * d + c * G + i % G]);
+                    const double f =
+                        static_cast<double>(points.packed[(i / G) * G * d + c * G + i % G]);
                     g[i * d + c] = factor * (total * f - sums[i * width + c]);
                 }
             }
@@ -431,7 +472,8 @@ CullingStatistics Plan<T>::culling() const {
     CullingStatistics s{0, 0, 0.0};
     const int64_t rows = components_[0].x.tiles, cols = components_[0].z.tiles;
     bool any = true;
-    for (const Component<T>& p : components_) any = any && p.cutoff < 0.4 * std::numeric_limits<T>::max();
+    for (const Component<T>& p : components_)
+        any = any && p.cutoff < 0.4 * std::numeric_limits<T>::max();
     std::vector<double> row_loss(rows, 0.0), col_loss(cols, 0.0);
     for (int64_t i = 0; i < rows; ++i) {
         for (int64_t j = 0; j < (symmetric_ ? i + 1 : cols); ++j) {
@@ -458,8 +500,8 @@ CullingStatistics Plan<T>::culling() const {
             col_loss[j] += TILE * loss;
         }
     }
-    // Symmetric: a skipped pair (i, j) is missing from the rows of i and of j. Else the spectral norm
-    // is at most the geometric mean of the largest row and column sums.
+    // Symmetric: a skipped pair (i, j) is missing from the rows of i and of j. Else the spectral
+    // norm is at most the geometric mean of the largest row and column sums.
     double row_top = 0, col_top = 0;
     for (int64_t i = 0; i < rows; ++i)
         row_top = std::max(row_top, row_loss[i] + (symmetric_ ? col_loss[i] : 0.0));

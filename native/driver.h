@@ -35,13 +35,13 @@ struct Interrupted {};
 
 template <class T>
 class AlignedArray {
-public:
+  public:
     AlignedArray() = default;
     explicit AlignedArray(int64_t size);
     T* data() const { return data_.get(); }
     int64_t size() const { return size_; }
 
-private:
+  private:
     struct Free {
         void operator()(T* p) const;
     };
@@ -58,7 +58,7 @@ struct PackedPoints {
 // K = k(X, Z) at fixed points and hyperparameters.
 template <class T>
 class Plan {
-public:
+  public:
     Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inputs, int64_t n, int64_t m,
          bool symmetric, double cull_tolerance);
     Plan(const Plan&) = delete;
@@ -67,15 +67,17 @@ public:
     // out (n x t) = K v, v m x t, both row-major.
     void matmul(const double* v, int64_t t, double* out, const Run& run) const;
     // For each component: gradient of sum(u * (K w)) by its features, outputscale and alpha.
-    // gx[p] is n x d, gz[p] m x d (null if symmetric: gx holds the total), scalars[p] the other two.
+    // gx[p] is n x d, gz[p] m x d (null if symmetric: gx holds the total), scalars[p] the other
+    // two.
     void gradient(const double* u, const double* w, int64_t t, const std::vector<double*>& gx,
-                  const std::vector<double*>& gz, std::vector<double>& scalars, const Run& run) const;
+                  const std::vector<double*>& gz, std::vector<double>& scalars,
+                  const Run& run) const;
     // out (n x m, row-major) = K.
     void block(T* out, const Run& run) const;
 
     CullingStatistics culling() const;
 
-private:
+  private:
     Job<T> job() const;
     int64_t task_count() const;
 

@@ -1,4 +1,5 @@
-// The Python face of the native core: checks shapes, releases the GIL, turns Ctrl-C into an exception.
+// The Python face of the native core: checks shapes, releases the GIL, turns Ctrl-C into an
+// exception.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -68,7 +69,7 @@ Run make_run(int threads, int64_t share_index, int64_t share_count) {
 
 template <class T>
 class PyPlan {
-public:
+  public:
     using Block = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
     PyPlan(const std::vector<Input>& inputs, bool symmetric, double cull_tolerance,
@@ -83,18 +84,22 @@ public:
 
     void matmul(Matrix v, Output out, int threads, int64_t share_index, int64_t share_count) const {
         const Run run = make_run(threads, share_index, share_count);
-        expect(static_cast<int64_t>(v.shape(0)) == m_ && v.shape(1) >= 1, "v: expected m x t, t >= 1");
+        expect(static_cast<int64_t>(v.shape(0)) == m_ && v.shape(1) >= 1,
+               "v: expected m x t, t >= 1");
         expect(static_cast<int64_t>(out.shape(0)) == n_ && out.shape(1) == v.shape(1),
                "out: expected n x t");
-        unlocked([&] { plan_.matmul(v.data(), static_cast<int64_t>(v.shape(1)), out.data(), run); });
+        unlocked(
+            [&] { plan_.matmul(v.data(), static_cast<int64_t>(v.shape(1)), out.data(), run); });
     }
 
     std::vector<double> gradient(Matrix u, Matrix w, const std::vector<Output>& gx,
                                  const std::vector<Output>& gz, int threads, int64_t share_index,
                                  int64_t share_count) const {
         const Run run = make_run(threads, share_index, share_count);
-        expect(static_cast<int64_t>(u.shape(0)) == n_ && u.shape(1) >= 1, "u: expected n x t, t >= 1");
-        expect(static_cast<int64_t>(w.shape(0)) == m_ && w.shape(1) == u.shape(1), "w: expected m x t");
+        expect(static_cast<int64_t>(u.shape(0)) == n_ && u.shape(1) >= 1,
+               "u: expected n x t, t >= 1");
+        expect(static_cast<int64_t>(w.shape(0)) == m_ && w.shape(1) == u.shape(1),
+               "w: expected m x t");
         expect(gx.size() == d_.size() && gz.size() == (symmetric_ ? 0 : d_.size()),
                "gx, gz: expected one array per component");
         std::vector<double*> px, pz;
@@ -102,7 +107,8 @@ public:
         for (size_t p = 0; p < gz.size(); ++p) pz.push_back(checked(gz[p], m_, d_[p]));
         std::vector<double> scalars(2 * d_.size());
         unlocked([&] {
-            plan_.gradient(u.data(), w.data(), static_cast<int64_t>(u.shape(1)), px, pz, scalars, run);
+            plan_.gradient(u.data(), w.data(), static_cast<int64_t>(u.shape(1)), px, pz, scalars,
+                           run);
         });
         return scalars;
     }
@@ -119,7 +125,7 @@ public:
         return {s.tile_pairs, s.culled_pairs, s.bound};
     }
 
-private:
+  private:
     static double* checked(const Output& g, int64_t rows, int64_t cols) {
         expect(static_cast<int64_t>(g.shape(0)) == rows && static_cast<int64_t>(g.shape(1)) == cols,
                "gx, gz: expected points x features");
@@ -137,7 +143,8 @@ private:
         for (const auto& [family, outputscale, alpha, x, z] : inputs) {
             expect(family >= 0 && family <= static_cast<int>(Family::linear), "family: unknown");
             expect(outputscale > 0 && alpha > 0, "outputscale, alpha: expected positive numbers");
-            expect(static_cast<int64_t>(x.shape(0)) == n, "components: expected equal numbers of rows");
+            expect(static_cast<int64_t>(x.shape(0)) == n,
+                   "components: expected equal numbers of rows");
             expect(symmetric || (static_cast<int64_t>(z.shape(0)) == m && z.shape(1) == x.shape(1)),
                    "components: X and Z disagree in shape");
             expect(x.shape(1) >= 1 || family == static_cast<int>(Family::constant),
@@ -161,8 +168,8 @@ template <class T>
 void bind_plan(nb::module_& m, const char* name) {
     using P = PyPlan<T>;
     nb::class_<P>(m, name)
-        .def(nb::init<const std::vector<Input>&, bool, double, const std::string&>(), "components"_a,
-             "symmetric"_a, "cull_tolerance"_a, "instruction_set"_a)
+        .def(nb::init<const std::vector<Input>&, bool, double, const std::string&>(),
+             "components"_a, "symmetric"_a, "cull_tolerance"_a, "instruction_set"_a)
         .def("matmul", &P::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_index"_a,
              "share_count"_a)
         .def("gradient", &P::gradient, "u"_a, "w"_a, "gx"_a, "gz"_a, "threads"_a, "share_index"_a,

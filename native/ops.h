@@ -8,10 +8,10 @@
 
 namespace megagp {
 
-constexpr int64_t TILE = 256;             // points per tile: sums within it are in T, beyond it in double
-constexpr int64_t PANEL_TILES = 4;        // tiles per panel
+constexpr int64_t TILE = 256;       // points per tile: sums within it are in T, beyond it in double
+constexpr int64_t PANEL_TILES = 4;  // tiles per panel
 constexpr int64_t PANEL = TILE * PANEL_TILES;  // points per panel: a task is a pair of panels
-constexpr int DIFFERENCE_MAX_D = 4;       // up to here h is summed from differences
+constexpr int DIFFERENCE_MAX_D = 4;            // up to here h is summed from differences
 
 template <class T>
 constexpr int64_t GROUP = 256 / sizeof(T);  // points per packed group
@@ -30,11 +30,11 @@ enum class Family : int {
 
 template <class T>
 struct Points {
-    const T* packed;      // [tiles * TILE / GROUP][d][GROUP]
-    const T* half_norm;   // [tiles * TILE]: |x|^2 / 2 (product form), else unused
-    const T* lo;          // [tiles][d]: the box of each tile
+    const T* packed;     // [tiles * TILE / GROUP][d][GROUP]
+    const T* half_norm;  // [tiles * TILE]: |x|^2 / 2 (product form), else unused
+    const T* lo;         // [tiles][d]: the box of each tile
     const T* hi;
-    const T* norm_max;    // [tiles]: largest half norm in each tile
+    const T* norm_max;  // [tiles]: largest half norm in each tile
     int64_t tiles;
     int64_t n;
     int d;
@@ -59,8 +59,9 @@ struct Component {
 template <class T>
 struct Rhs {
     const T* data;
-    int64_t t;         // columns
-    int64_t stride;    // along_points: points (data[c * stride + i]); else padded t (data[i * stride + c])
+    int64_t t;       // columns
+    int64_t stride;  // along_points: points (data[c * stride + i]); else padded t (data[i * stride
+                     // + c])
     bool along_points;
 };
 
@@ -68,7 +69,7 @@ template <class T>
 struct Job {
     const Component<T>* components;
     int count;
-    T outputscale;  // of the first component
+    T outputscale;    // of the first component
     bool symmetric;   // visit the lower triangle of tile pairs, each for both sides
     bool both_sides;  // not symmetric, but contract for the columns as well
     // product: out += K v
@@ -82,13 +83,13 @@ struct Job {
 // One thread's room, allocated by the driver; sizes in driver.cpp.
 template <class T>
 struct Workspace {
-    T* h;             // BLOCK_ROWS x TILE
-    T* k;             // BLOCK_ROWS x TILE
-    T* b;             // BLOCK_ROWS x TILE
-    T* row_lanes;     // TILE x 16 x t: row sums before the lanes are added up
-    T* col_sums;      // TILE x t
-    double* row_out;  // PANEL x t: this task's contribution to its rows
-    double* col_out;  // PANEL x t: and, if symmetric, to its columns
+    T* h;               // BLOCK_ROWS x TILE
+    T* k;               // BLOCK_ROWS x TILE
+    T* b;               // BLOCK_ROWS x TILE
+    T* row_lanes;       // TILE x 16 x t: row sums before the lanes are added up
+    T* col_sums;        // TILE x t
+    double* row_out;    // PANEL x t: this task's contribution to its rows
+    double* col_out;    // PANEL x t: and, if symmetric, to its columns
     double scalars[2];  // gradient: sum B k, sum B dk/dalpha
     int64_t skipped;    // tile pairs culled
 };
@@ -100,8 +101,8 @@ struct Ops {
     // The same for the gradient of component p: contracts H = B * dk/dh with [features, 1].
     void (*gradient)(const Job<T>&, int p, int64_t I, int64_t J, Workspace<T>&);
     // Writes K of tile pair (i, j) to out (row stride ld), rows x cols of it.
-    void (*block)(const Job<T>&, int64_t i, int64_t j, int64_t rows, int64_t cols, T* out, int64_t ld,
-                  Workspace<T>&);
+    void (*block)(const Job<T>&, int64_t i, int64_t j, int64_t rows, int64_t cols, T* out,
+                  int64_t ld, Workspace<T>&);
 };
 
 struct InstructionSet {

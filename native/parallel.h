@@ -12,8 +12,8 @@
 
 namespace megagp {
 
-// Calls work(thread, task) for the tasks of this run's share. The calling thread only waits and asks
-// `run.interrupted` twenty times a second, so Ctrl-C stops the threads at their next task.
+// Calls work(thread, task) for the tasks of this run's share. The calling thread only waits and
+// asks `run.interrupted` twenty times a second, so Ctrl-C stops the threads at their next task.
 template <class Work>
 void parallel(int64_t tasks, const Run& run, Work work) {
     std::atomic<int64_t> next{run.share_index};

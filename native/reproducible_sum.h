@@ -1,9 +1,10 @@
 // Sums of doubles that do not depend on the order of their terms.
 //
-// Every term is split on two fixed grids: hi = the multiple of q1 nearest to x, lo = the multiple of
-// q2 nearest to x - hi. Sums of multiples of q below 2^53 q are exact, so any order (any number of
-// threads, any distribution of tasks) gives the same bits. With a bound on the sums given in advance,
-// q1 = bound 2^-51 and q2 = q1 2^-51 times the number of terms: some 90 bits below the bound are kept.
+// Every term is split on two fixed grids: hi = the multiple of q1 nearest to x, lo = the multiple
+// of q2 nearest to x - hi. Sums of multiples of q below 2^53 q are exact, so any order (any number
+// of threads, any distribution of tasks) gives the same bits. With a bound on the sums given in
+// advance, q1 = bound 2^-51 and q2 = q1 2^-51 times the number of terms: some 90 bits below the
+// bound are kept.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,10 +16,13 @@
 namespace megagp {
 
 class ReproducibleSums {
-public:
+  public:
     // `size` sums, each at most `bound` in magnitude, of at most `terms` terms; locked per `chunk`.
     ReproducibleSums(int64_t size, int64_t chunk, double bound, int64_t terms)
-        : hi_(size), lo_(size), chunk_(chunk), locks_(new std::mutex[(size + chunk - 1) / chunk + 1]) {
+        : hi_(size),
+          lo_(size),
+          chunk_(chunk),
+          locks_(new std::mutex[(size + chunk - 1) / chunk + 1]) {
         int e;
         std::frexp(bound > 0 ? bound : 1.0, &e);
         magic_hi_ = std::ldexp(1.5, e + 1);
@@ -40,7 +44,7 @@ public:
 
     double operator[](int64_t s) const { return hi_.data()[s] + lo_.data()[s]; }
 
-private:
+  private:
     AlignedArray<double> hi_, lo_;
     int64_t chunk_;
     double magic_hi_, magic_lo_;

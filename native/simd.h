@@ -76,20 +76,44 @@ inline double hsum(vec<T> v) {  // in double: lanes hold partial sums
 }
 // Not as a < b ? a : b: GCC keeps that as a comparison and a blend.
 #if defined(__AVX512F__)
-inline vec<float> vmin(vec<float> a, vec<float> b) { return (vec<float>)_mm512_min_ps((__m512)a, (__m512)b); }
-inline vec<float> vmax(vec<float> a, vec<float> b) { return (vec<float>)_mm512_max_ps((__m512)a, (__m512)b); }
-inline vec<double> vmin(vec<double> a, vec<double> b) { return (vec<double>)_mm512_min_pd((__m512d)a, (__m512d)b); }
-inline vec<double> vmax(vec<double> a, vec<double> b) { return (vec<double>)_mm512_max_pd((__m512d)a, (__m512d)b); }
+inline vec<float> vmin(vec<float> a, vec<float> b) {
+    return (vec<float>)_mm512_min_ps((__m512)a, (__m512)b);
+}
+inline vec<float> vmax(vec<float> a, vec<float> b) {
+    return (vec<float>)_mm512_max_ps((__m512)a, (__m512)b);
+}
+inline vec<double> vmin(vec<double> a, vec<double> b) {
+    return (vec<double>)_mm512_min_pd((__m512d)a, (__m512d)b);
+}
+inline vec<double> vmax(vec<double> a, vec<double> b) {
+    return (vec<double>)_mm512_max_pd((__m512d)a, (__m512d)b);
+}
 #elif defined(__AVX2__)
-inline vec<float> vmin(vec<float> a, vec<float> b) { return (vec<float>)_mm256_min_ps((__m256)a, (__m256)b); }
-inline vec<float> vmax(vec<float> a, vec<float> b) { return (vec<float>)_mm256_max_ps((__m256)a, (__m256)b); }
-inline vec<double> vmin(vec<double> a, vec<double> b) { return (vec<double>)_mm256_min_pd((__m256d)a, (__m256d)b); }
-inline vec<double> vmax(vec<double> a, vec<double> b) { return (vec<double>)_mm256_max_pd((__m256d)a, (__m256d)b); }
+inline vec<float> vmin(vec<float> a, vec<float> b) {
+    return (vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+}
+inline vec<float> vmax(vec<float> a, vec<float> b) {
+    return (vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
+}
+inline vec<double> vmin(vec<double> a, vec<double> b) {
+    return (vec<double>)_mm256_min_pd((__m256d)a, (__m256d)b);
+}
+inline vec<double> vmax(vec<double> a, vec<double> b) {
+    return (vec<double>)_mm256_max_pd((__m256d)a, (__m256d)b);
+}
 #elif defined(__SSE2__)
-inline vec<float> vmin(vec<float> a, vec<float> b) { return (vec<float>)_mm_min_ps((__m128)a, (__m128)b); }
-inline vec<float> vmax(vec<float> a, vec<float> b) { return (vec<float>)_mm_max_ps((__m128)a, (__m128)b); }
-inline vec<double> vmin(vec<double> a, vec<double> b) { return (vec<double>)_mm_min_pd((__m128d)a, (__m128d)b); }
-inline vec<double> vmax(vec<double> a, vec<double> b) { return (vec<double>)_mm_max_pd((__m128d)a, (__m128d)b); }
+inline vec<float> vmin(vec<float> a, vec<float> b) {
+    return (vec<float>)_mm_min_ps((__m128)a, (__m128)b);
+}
+inline vec<float> vmax(vec<float> a, vec<float> b) {
+    return (vec<float>)_mm_max_ps((__m128)a, (__m128)b);
+}
+inline vec<double> vmin(vec<double> a, vec<double> b) {
+    return (vec<double>)_mm_min_pd((__m128d)a, (__m128d)b);
+}
+inline vec<double> vmax(vec<double> a, vec<double> b) {
+    return (vec<double>)_mm_max_pd((__m128d)a, (__m128d)b);
+}
 #else
 template <class V>
 inline V vmin(V a, V b) {

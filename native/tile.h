@@ -70,8 +70,8 @@ vec<T> pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T*
             for (int64_t r = 0; r < BLOCK_ROWS<T>; r += MICRO_ROWS)
                 for (int64_t j = 0; j < G; j += W) {
                     const vec<T> m =
-                        micro<T, F, D>(x + c0 * G + r, zg + c0 * G + j, x_norm + r, z_norm + g + j, chunk,
-                                       c0 == 0, out + r * TILE + g + j);
+                        micro<T, F, D>(x + c0 * G + r, zg + c0 * G + j, x_norm + r, z_norm + g + j,
+                                       chunk, c0 == 0, out + r * TILE + g + j);
                     if (F == Form::product && c0 + chunk == d) least = vmin(least, m);
                 }
         }
@@ -114,7 +114,8 @@ void repair(const T* x, const T* z, int d, T near, T* h) {
 
 template <class T>
 int near_level(T norms) {  // norms <= 2^((level - NEAR_LEVELS / 2) / 4)
-    const double e = __builtin_ceil(4 * __builtin_log2(static_cast<double>(norms))) + NEAR_LEVELS / 2;
+    const double e =
+        __builtin_ceil(4 * __builtin_log2(static_cast<double>(norms))) + NEAR_LEVELS / 2;
     return e > 0 ? (e < NEAR_LEVELS ? static_cast<int>(e) : NEAR_LEVELS - 1) : 0;
 }
 
@@ -179,15 +180,29 @@ void values(const T* h, T weight, T alpha, T* k) {
     }
 }
 
-#define MEGAGP_FOR_FAMILY(family, CALL)                      \
-    switch (family) {                                        \
-        case Family::matern12: CALL(Family::matern12); break; \
-        case Family::matern32: CALL(Family::matern32); break; \
-        case Family::matern52: CALL(Family::matern52); break; \
-        case Family::rbf: CALL(Family::rbf); break;           \
-        case Family::rational_quadratic: CALL(Family::rational_quadratic); break; \
-        case Family::constant: CALL(Family::constant); break; \
-        case Family::linear: CALL(Family::linear); break;     \
+#define MEGAGP_FOR_FAMILY(family, CALL)       \
+    switch (family) {                         \
+        case Family::matern12:                \
+            CALL(Family::matern12);           \
+            break;                            \
+        case Family::matern32:                \
+            CALL(Family::matern32);           \
+            break;                            \
+        case Family::matern52:                \
+            CALL(Family::matern52);           \
+            break;                            \
+        case Family::rbf:                     \
+            CALL(Family::rbf);                \
+            break;                            \
+        case Family::rational_quadratic:      \
+            CALL(Family::rational_quadratic); \
+            break;                            \
+        case Family::constant:                \
+            CALL(Family::constant);           \
+            break;                            \
+        case Family::linear:                  \
+            CALL(Family::linear);             \
+            break;                            \
     }
 
 // Rows r.. of K (in units of the first outputscale) for the tile pair, all components added up.
@@ -197,8 +212,9 @@ void kernel_block(const Job<T>& job, int64_t i, int64_t j, int64_t r, T* h, T* k
         const TilePair<T> pair(job.components[q], i, j);
         pair.h(r, h);
         const Component<T>& p = *pair.p;
-#define MEGAGP_CALL(F) \
-    q == 0 ? values<T, F, true>(h, p.weight, p.alpha, k) : values<T, F, false>(h, p.weight, p.alpha, k)
+#define MEGAGP_CALL(F)                                   \
+    q == 0 ? values<T, F, true>(h, p.weight, p.alpha, k) \
+           : values<T, F, false>(h, p.weight, p.alpha, k)
         MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
 #undef MEGAGP_CALL
     }
@@ -310,7 +326,8 @@ struct Contraction {
                 for (int64_t j = 0; j < TILE; ++j)
                     out[j * width + c] += static_cast<double>(ws.col_sums[c * TILE + j]);
         } else {
-            for (int64_t s = 0; s < TILE * width; ++s) out[s] += static_cast<double>(ws.col_sums[s]);
+            for (int64_t s = 0; s < TILE * width; ++s)
+                out[s] += static_cast<double>(ws.col_sums[s]);
         }
     }
     void end_row_tile(int64_t tile_row) {
@@ -325,8 +342,8 @@ struct Contraction {
     }
 };
 
-// Visits the tile pairs of panel pair (I, J) that are not culled; `body(i, j, r, sym)` is called for each
-// block of rows and must leave in ws.k what is to be contracted.
+// Visits the tile pairs of panel pair (I, J) that are not culled; `body(i, j, r, sym)` is called
+// for each block of rows and must leave in ws.k what is to be contracted.
 template <class T, class Body>
 void visit(const Job<T>& job, int64_t I, int64_t J, const Rhs<T>& vr, const Rhs<T>& vc,
            Workspace<T>& ws, Body body) {
@@ -357,9 +374,8 @@ void visit(const Job<T>& job, int64_t I, int64_t J, const Rhs<T>& vr, const Rhs<
 
 template <class T>
 void matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
-    visit(job, I, J, job.v_row, job.v_col, ws, [&](int64_t i, int64_t j, int64_t r, bool) {
-        kernel_block(job, i, j, r, ws.h, ws.k);
-    });
+    visit(job, I, J, job.v_row, job.v_col, ws,
+          [&](int64_t i, int64_t j, int64_t r, bool) { kernel_block(job, i, j, r, ws.h, ws.k); });
 }
 
 // From h and B: adds up B k and B dk/dalpha, leaves H = B dk/dh.
@@ -371,7 +387,8 @@ void gradient_values(const T* h, const T* b, T alpha, double factor, T* out, dou
         for (int64_t j = r * TILE; j < (r + 1) * TILE; j += L) {
             const vec<T> hv = load(h + j), bv = -load(b + j);  // the dot stage leaves -B
             bk = bk + bv * value<F, T>(hv, alpha);
-            if constexpr (F == Family::rational_quadratic) ba = ba + bv * alpha_derivative<T>(hv, alpha);
+            if constexpr (F == Family::rational_quadratic)
+                ba = ba + bv * alpha_derivative<T>(hv, alpha);
             store(out + j, bv * derivative<F, T>(hv, alpha));
         }
         scalars[0] += factor * hsum<T>(bk);
@@ -407,6 +424,7 @@ void block(const Job<T>& job, int64_t i, int64_t j, int64_t rows, int64_t cols, 
     for (int64_t r = 0; r < rows; r += BLOCK_ROWS<T>) {
         kernel_block(job, i, j, r, ws.h, ws.k);
         for (int64_t q = 0; q < BLOCK_ROWS<T> && r + q < rows; ++q)
-            for (int64_t c = 0; c < cols; ++c) out[(r + q) * ld + c] = job.outputscale * ws.k[q * TILE + c];
+            for (int64_t c = 0; c < cols; ++c)
+                out[(r + q) * ld + c] = job.outputscale * ws.k[q * TILE + c];
     }
 }

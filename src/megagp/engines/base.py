@@ -8,7 +8,7 @@ solver that multiplies a hundred times pays for it once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,8 +24,9 @@ class Support(NamedTuple):
     reason: str
 
 
-class Share(NamedTuple):
-    """Part `index` of `count` disjoint parts of the tile pairs; their products add up to the whole."""
+@dataclass(frozen=True)
+class Share:
+    """Part `index` of `count` disjoint parts of the tile pairs: their products add up to K V."""
 
     index: int
     count: int
@@ -55,7 +56,6 @@ class Statistics:
 
     culled_fraction: float = 0.0
     culling_bound: float = 0.0
-    details: dict[str, str] = field(default_factory=dict)
 
 
 class Prepared(ABC):
@@ -64,7 +64,10 @@ class Prepared(ABC):
     Tensors are on the device of X; products and gradients are float64.
     """
 
-    statistics: Statistics
+    @property
+    @abstractmethod
+    def statistics(self) -> Statistics:
+        """What is skipped."""
 
     @abstractmethod
     def matmul(self, V: Tensor, share: Share = WHOLE) -> Tensor:
@@ -89,6 +92,10 @@ class Engine(ABC):
     """Abstract: a way to evaluate kernels on pairs of points."""
 
     name: str
+
+    def order(self, kernel: Kernel, X: Tensor) -> Tensor | None:
+        """The order of the points in which this engine is fastest, if it cares."""
+        return None
 
     @abstractmethod
     def supports(self, kernel: Kernel, X: Tensor, Z: Tensor | None, dtype: torch.dtype) -> Support:

@@ -74,7 +74,6 @@ class PreparedTiles(Prepared):
     def __init__(
         self, kernel: Kernel, X: Tensor, Z: Tensor | None, dtype: torch.dtype, engine: TilesEngine
     ) -> None:
-        self.statistics = Statistics()
         self._dtype = dtype
         self._symmetric = Z is None
         self._X, self._Z = X, X if Z is None else Z
@@ -85,6 +84,10 @@ class PreparedTiles(Prepared):
         self._centre = X.mean(dim=0)
         self._x = self._points(X)
         self._z = self._x if Z is None else self._points(Z)
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics()
 
     @torch.no_grad()
     def matmul(self, V: Tensor, share: Share = WHOLE) -> Tensor:

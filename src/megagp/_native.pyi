@@ -1,0 +1,34 @@
+from numpy import float32, float64
+from numpy.typing import NDArray
+
+_Matrix = NDArray[float64]
+_Component = tuple[int, float, float, _Matrix, _Matrix]
+
+class Plan32:
+    def __init__(
+        self,
+        components: list[_Component],
+        symmetric: bool,
+        cull_tolerance: float,
+        instruction_set: str,
+    ) -> None: ...
+    def matmul(
+        self, v: _Matrix, out: _Matrix, threads: int, share_index: int, share_count: int
+    ) -> None: ...
+    def gradient(
+        self,
+        u: _Matrix,
+        w: _Matrix,
+        gx: list[_Matrix],
+        gz: list[_Matrix],
+        threads: int,
+        share_index: int,
+        share_count: int,
+    ) -> list[float]: ...
+    def block(self, out: NDArray[float32] | _Matrix, threads: int) -> None: ...
+    def culling(self) -> tuple[int, int, float]: ...
+
+class Plan64(Plan32): ...
+
+def instruction_sets() -> list[str]: ...
+def fma_rate(instruction_set: str, seconds: float) -> float: ...

@@ -1,0 +1,294 @@
+"""Fused SIMD on CPU cores: the C++ core in native/, behind the verbs of an engine.
+
+The core knows sums of functions of the distance between features (and linear and
+constant ones). What a hyperparameter does to the features, and the derivative of that,
+is left to torch: it costs O(n d), against the core's O(n^2 d).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megagp.engines.base import WHOLE, Engine, Gradient, Prepared, Share, Statistics, Support
+from megagp.engines.ordering import kd_order
+from megagp.kernels import (
+    RBF,
+    Constant,
+    Kernel,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    Product,
+    RationalQuadratic,
+    Stationary,
+    Sum,
+)
+
+try:
+    from megagp import _native
+except ImportError as error:  # pragma: no cover - a broken installation
+    _missing = str(error)
+else:
+    _missing = ""
+
+# The numbers of native/ops.h, enum Family. By exact type: a subclass may change the formula.
+FAMILIES: dict[type[Kernel], int] = {
+    Matern12: 0,
+    Matern32: 1,
+    Matern52: 2,
+    RBF: 3,
+    Periodic: 3,  # an RBF between points on circles
+    RationalQuadratic: 4,
+    Constant: 5,
+    Linear: 6,
+}
+
+ORDERED_MAX_D = 32  # boxes of a tile overlap nearly always beyond
+
+
+@dataclass(frozen=True)
+class Component:
+    """One term of a sum: a leaf kernel, times constants. `scales` name their outputscales."""
+
+    leaf: Kernel
+    prefix: str
+    scales: tuple[str, ...]
+
+    @property
+    def family(self) -> int:
+        return FAMILIES[type(self.leaf)]
+
+    def features(self, X: Tensor) -> Tensor:
+        if isinstance(self.leaf, Stationary | Linear):
+            return self.leaf.features(X)
+        return X[:, :0]
+
+
+def components(kernel: Kernel, prefix: str = "") -> list[Component]:
+    """The terms of a kernel that the core can evaluate; ValueError says what it can't."""
+    if isinstance(kernel, Sum):
+        return [c for i, part in enumerate(kernel.parts) for c in components(part, f"{prefix}{i}.")]
+    if isinstance(kernel, Product):
+        scales, factors = [], []
+        for i, part in enumerate(kernel.parts):
+            if type(part) is Constant:
+                scales.append(f"{prefix}{i}.outputscale")
+            else:
+                factors.append((part, f"{prefix}{i}."))
+        if len(factors) > 1 or (factors and type(factors[0][0]) not in FAMILIES):
+            raise ValueError("native evaluates no products of kernels but those with constants")
+        if factors:
+            leaf, leaf_prefix = factors[0]
+            return [Component(leaf, leaf_prefix, (f"{leaf_prefix}outputscale", *scales))]
+        return [Component(kernel.parts[0], f"{prefix}0.", tuple(scales))]
+    if type(kernel) not in FAMILIES:
+        raise ValueError(f"native has no {type(kernel).__name__} kernel")
+    return [Component(kernel, prefix, (f"{prefix}outputscale",))]
+
+
+class NativeEngine(Engine):
+    """K = k(X, Z) on CPU cores by the C++ core.
+
+    threads: how many, by default as many as torch uses.
+    instruction_set: "avx512", "avx2" or "baseline"; by default the best the machine has.
+    """
+
+    name = "native"
+
+    def __init__(self, threads: int | None = None, instruction_set: str | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(
+                f"threads: expected at least 1, got {threads}; leave it out for torch's number"
+            )
+        self.threads = threads
+        known = instruction_sets()
+        if instruction_set is not None and instruction_set not in known:
+            raise ValueError(
+                f"instruction_set: expected one of {', '.join(known) or 'none on this machine'}, "
+                f"got {instruction_set!r}; leave it out for the best"
+            )
+        self.instruction_set = instruction_set or (known[0] if known else "")
+
+    def supports(self, kernel: Kernel, X: Tensor, Z: Tensor | None, dtype: torch.dtype) -> Support:
+        if _missing:
+            return Support(False, f"the native core can't be loaded: {_missing}")
+        if X.device.type != "cpu":
+            return Support(False, f"native runs on the CPU, and X is on {X.device}")
+        if dtype not in (torch.float32, torch.float64):
+            return Support(False, f"native evaluates in float32 or float64, not {dtype}")
+        try:
+            components(kernel)
+        except ValueError as error:
+            return Support(False, str(error))
+        return Support(True, f"fused {self.instruction_set} code covers this kernel on the CPU")
+
+    def order(self, kernel: Kernel, X: Tensor) -> Tensor | None:
+        with torch.no_grad():
+            features = [c.features(X) for c in components(kernel) if c.leaf.stationary]
+        spatial = [F for F in features if 1 <= F.shape[1] <= ORDERED_MAX_D]
+        return torch.from_numpy(kd_order(spatial[0].numpy())) if spatial else None
+
+    def prepare(
+        self, kernel: Kernel, X: Tensor, Z: Tensor | None, dtype: torch.dtype, cull_tolerance: float
+    ) -> PreparedNative:
+        support = self.supports(kernel, X, Z, dtype)
+        if not support.ok:
+            raise ValueError(f"engine: {support.reason}; use the tiles engine")
+        kernel.check_inputs(X.shape[1])
+        return PreparedNative(
+            kernel, X.detach(), None if Z is None else Z.detach(), dtype, cull_tolerance, self
+        )
+
+
+class PreparedNative(Prepared):
+    """K = k(X, Z) by the native core; see NativeEngine."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        Z: Tensor | None,
+        dtype: torch.dtype,
+        cull_tolerance: float,
+        engine: NativeEngine,
+    ) -> None:
+        self._engine = engine
+        self._dtype = dtype
+        self._cull_tolerance = cull_tolerance
+        self._X, self._Z = X, Z
+        self._centre = X.mean(dim=0)
+        with torch.no_grad():
+            self._kernel = kernel.bind({k: v.detach() for k, v in kernel.values().items()})
+        self._values = self._kernel.values()
+        self._components = components(self._kernel)
+        self._plan = self._make_plan(dtype, X, Z, cull_tolerance)
+
+    @cached_property
+    def statistics(self) -> Statistics:  # type: ignore[override]
+        pairs, culled, bound = self._plan.culling()
+        return Statistics(culled / pairs, bound)
+
+    def matmul(self, V: Tensor, share: Share = WHOLE) -> Tensor:
+        out = torch.empty(len(self._X), V.shape[1], dtype=torch.float64)
+        if V.shape[1]:
+            v = V.detach().contiguous().numpy()
+            self._plan.matmul(v, out.numpy(), self._threads, share.index, share.count)
+        return out
+
+    def block(self, rows: Tensor, cols: Tensor) -> Tensor:
+        out = torch.empty(len(rows), len(cols), dtype=self._dtype)
+        if out.numel():
+            Z = self._X if self._Z is None else self._Z
+            plan = self._make_plan(self._dtype, self._X[rows], Z[cols], 0.0)
+            plan.block(out.numpy(), self._threads)
+        return out
+
+    def diagonal(self) -> Tensor:
+        return self._kernel.diagonal(self._X).clone()
+
+    def gradient(
+        self, U: Tensor, W: Tensor, *, inputs: bool = False, share: Share = WHOLE
+    ) -> Gradient:
+        free = [name for name, h in self._kernel.hyperparameters().items() if not h.frozen]
+        totals = {name: torch.zeros_like(self._values[name]) for name in free}
+        dX = torch.zeros_like(self._X)
+        dZ = None if self._Z is None else torch.zeros_like(self._Z)
+        if (free or inputs) and U.shape[1]:
+            gx, gz = self._empty_features(self._X), self._empty_features(self._Z)
+            u, w = (T.detach().contiguous().numpy() for T in (U, W))
+            plan = self._gradient_plan
+            scalars = plan.gradient(u, w, gx, gz, self._threads, share.index, share.count)
+            for p, component in enumerate(self._components):
+                self._add_scalars(component, scalars[2 * p], scalars[2 * p + 1], totals)
+                g = [torch.from_numpy(each[p]) for each in (gx, gz) if each]
+                self._add_feature_terms(component, g, totals, dX, dZ, inputs)
+        return Gradient(totals, dX, dZ) if inputs else Gradient(totals)
+
+    @property
+    def _threads(self) -> int:
+        return self._engine.threads or torch.get_num_threads()
+
+    @cached_property
+    def _gradient_plan(self) -> _native.Plan32:
+        # dk/dh of Matérn-1/2 grows without bound as points meet; float32 sums don't survive that.
+        if self._dtype == torch.float32 and any(type(c.leaf) is Matern12 for c in self._components):
+            return self._make_plan(torch.float64, self._X, self._Z, self._cull_tolerance)
+        return self._plan
+
+    def _centred(self, component: Component, X: Tensor) -> Tensor:
+        # An offset costs digits in sums over features and changes nothing in what they mean.
+        return X - self._centre if component.leaf.stationary else X
+
+    def _make_plan(
+        self, dtype: torch.dtype, X: Tensor, Z: Tensor | None, cull_tolerance: float
+    ) -> _native.Plan32:
+        parts = []
+        with torch.no_grad():
+            for c in self._components:
+                x = c.features(self._centred(c, X)).contiguous().numpy()
+                z = x if Z is None else c.features(self._centred(c, Z)).contiguous().numpy()
+                scale = math.prod(float(self._values[name]) for name in c.scales)
+                alpha = float(self._values.get(f"{c.prefix}alpha", 1.0))
+                parts.append((c.family, scale, alpha, x, z))
+        kind = _native.Plan32 if dtype == torch.float32 else _native.Plan64
+        return kind(parts, Z is None, cull_tolerance, self._engine.instruction_set)
+
+    def _empty_features(self, X: Tensor | None) -> list[np.typing.NDArray[np.float64]]:
+        if X is None:
+            return []
+        return [np.empty((len(X), c.features(X[:1]).shape[1])) for c in self._components]
+
+    def _add_scalars(
+        self, component: Component, by_scale: float, by_alpha: float, totals: dict[str, Tensor]
+    ) -> None:
+        """by_scale = sum B k at unit outputscale; with several factors, the product rule."""
+        for name in component.scales:
+            if name in totals:
+                others = (float(self._values[o]) for o in component.scales if o != name)
+                totals[name] += by_scale * math.prod(others)
+        alpha = f"{component.prefix}alpha"
+        if alpha in totals:
+            totals[alpha] += by_alpha
+
+    @torch.enable_grad()
+    def _add_feature_terms(
+        self,
+        component: Component,
+        g: list[Tensor],
+        totals: dict[str, Tensor],
+        dX: Tensor,
+        dZ: Tensor | None,
+        inputs: bool,
+    ) -> None:
+        """From derivatives by features to those by what the features are made of."""
+        if type(component.leaf) is Constant:
+            return
+        skipped = {"outputscale", "alpha"}
+        names = [n for n in component.leaf.hyperparameters() if n not in skipped]
+        leaves = {n: component.leaf[n].clone().requires_grad_() for n in names}
+        bound = Component(component.leaf.bind(leaves), component.prefix, component.scales)
+        points = [self._centred(component, P) for P in (self._X, self._Z) if P is not None]
+        points = [P.requires_grad_() for P in (P.clone() for P in points)]
+        features = [bound.features(P) for P in points]
+        terms = torch.autograd.grad(features, [*leaves.values(), *points], g)
+        for name, term in zip(names, terms, strict=False):
+            full = component.prefix + name
+            if full in totals:
+                totals[full] += term
+        if inputs:
+            dX += terms[len(names)]
+            if dZ is not None:
+                dZ += terms[len(names) + 1]
+
+
+def instruction_sets() -> list[str]:
+    """The instruction sets that the core was built for and this machine has, best first."""
+    return [] if _missing else _native.instruction_sets()

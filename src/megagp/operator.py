@@ -1,0 +1,411 @@
+"""KernelOperator: points, a kernel and an engine; a matrix to multiply by, never to store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from megagp.engines import (
+    WHOLE,
+    Cached,
+    Engine,
+    Gradient,
+    NativeEngine,
+    Prepared,
+    Share,
+    Statistics,
+    TilesEngine,
+)
+from megagp.kernels import Kernel
+
+Matrix: TypeAlias = ArrayLike | Tensor
+Index: TypeAlias = slice | ArrayLike | Tensor | None
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+# What culling may leave out of K, as a share of the largest entry: below what evaluating K in
+# that precision costs anyway.
+CULL_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13}
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Which engine an operator uses, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class KernelOperator:
+    """K = k(X, Z), n x m, by its products.
+
+    X: n x d points; Z: m x d points, or None for the symmetric K = k(X, X).
+    engine: "auto", "native", "tiles", or an Engine.
+    dtype: precision in which entries are evaluated; sums and results are float64.
+    cull_tolerance: bound on the spectral norm of what may be left out of K, 0 for nothing;
+        by default 1e-6 (float32) or 1e-13 (float64) of the largest entry. See `statistics`.
+    cache_budget: bytes; if K fits into them in `dtype`, it is evaluated once and kept.
+
+    The kernel is read at each call, so a change to its hyperparameters takes effect.
+    """
+
+    def __init__(
+        self,
+        X: Matrix,
+        kernel: Kernel,
+        Z: Matrix | None = None,
+        *,
+        engine: str | Engine = "auto",
+        dtype: str | torch.dtype = "float32",
+        cull_tolerance: float | None = None,
+        cache_budget: int = 0,
+    ) -> None:
+        if not isinstance(kernel, Kernel):
+            raise TypeError(
+                f"kernel: expected a megagp kernel, got {type(kernel).__name__}; "
+                "make one with megagp.kernels, or subclass megagp.kernels.Kernel"
+            )
+        self.kernel = kernel
+        self.X = as_points(X, "X")
+        self.Z = None if Z is None else as_points(Z, "Z")
+        if self.Z is not None:
+            _check_match(self.X, self.Z)
+        kernel.check_inputs(self.X.shape[1])
+        self.dtype = _as_dtype(dtype)
+        if cull_tolerance is not None and not (0 <= cull_tolerance < float("inf")):
+            raise ValueError(
+                f"cull_tolerance: expected a number >= 0, got {cull_tolerance}; 0 culls nothing"
+            )
+        self.cull_tolerance = cull_tolerance
+        if cache_budget < 0:
+            raise ValueError(
+                f"cache_budget: expected bytes >= 0, got {cache_budget}; 0 keeps nothing"
+            )
+        self.cache_budget = cache_budget
+        self._engine, self.engine = self._choose(engine)
+        self._row_order = self._engine.order(kernel, self.X.detach())
+        self._col_order = (
+            self._row_order if self.Z is None else self._engine.order(kernel, self.Z.detach())
+        )
+        self._prepared: tuple[bytes, Prepared] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """n x m."""
+        return len(self.X), len(self.X if self.Z is None else self.Z)
+
+    @property
+    def statistics(self) -> Statistics:
+        """The share of tile pairs that a product skips, and a bound on the norm of what is lost."""
+        return self._prepare().statistics
+
+    def matmul(self, V: Matrix, share: Share = WHOLE) -> Tensor:
+        """K @ V, float64: n x t for V of m x t, n for a vector.
+
+        Differentiable in V, in the kernel's hyperparameters and in X and Z, where these
+        require grad. `share` computes one of several disjoint parts that add up to K @ V.
+        """
+        V = self._as_rhs(V, "V", self.shape[1])
+        column = V[:, None] if V.ndim == 1 else V
+        prepared = self._prepare()
+        leaves = [self.X, *([] if self.Z is None else [self.Z]), *self.kernel.values().values()]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (V, *leaves)):
+            values = self.kernel.values()
+            product: Tensor = _Matmul.apply(  # type: ignore[no-untyped-call]
+                self, prepared, share, tuple(values), column, self.X, self.Z, *values.values()
+            )
+        else:
+            product = self._product(prepared, column, share)
+        return product[:, 0] if V.ndim == 1 else product
+
+    def block(self, rows: Index = None, cols: Index = None) -> Tensor:
+        """K[rows][:, cols] as a dense matrix in the evaluation dtype; None means all."""
+        n, m = self.shape
+        i = _as_index(rows, n, "rows", self.X.device)
+        j = _as_index(cols, m, "cols", self.X.device)
+        return self._prepare().block(_positions(self._row_order, i), _positions(self._col_order, j))
+
+    def diagonal(self) -> Tensor:
+        """k(x_i, x_i) for every point: n, float64."""
+        if self.Z is not None:
+            raise ValueError("diagonal: expected a symmetric operator, got one with Z; leave Z out")
+        return _unsort(self._prepare().diagonal(), self._row_order)
+
+    def gradient(
+        self, U: Matrix, W: Matrix, *, inputs: bool = False, share: Share = WHOLE
+    ) -> dict[str, Tensor]:
+        """The gradient of sum(U * (K @ W)) by the value of every hyperparameter not frozen.
+
+        U: n x t, W: m x t. With `inputs` the result also has "X" (and "Z", if given): n x d,
+        m x d. All float64, in one pass over the pairs.
+        """
+        U = self._as_rhs(U, "U", self.shape[0])
+        W = self._as_rhs(W, "W", self.shape[1])
+        if U.shape[1:] != W.shape[1:]:
+            raise ValueError(
+                f"W: expected as many columns as U, {tuple(U.shape[1:])}, got "
+                f"{tuple(W.shape[1:])}; a vector goes with a vector"
+            )
+        if U.ndim == 1:
+            U, W = U[:, None], W[:, None]
+        g = self._gradient(self._prepare(), U.detach(), W.detach(), inputs, share)
+        found = dict(g.hyperparameters)
+        if g.X is not None:
+            found["X"] = g.X
+        if g.Z is not None:
+            found["Z"] = g.Z
+        return found
+
+    def _choose(self, engine: str | Engine) -> tuple[Engine, EngineChoice]:
+        """The engine to use; a named one that can't run the case is an error."""
+        if isinstance(engine, str) and engine == "auto":
+            native = NativeEngine()
+            support = native.supports(self.kernel, self.X, self.Z, self.dtype)
+            if support.ok:
+                return native, EngineChoice("native", f"auto: {support.reason}")
+            return TilesEngine(), EngineChoice("tiles", f"auto: {support.reason}")
+        named: dict[str, type[Engine]] = {"native": NativeEngine, "tiles": TilesEngine}
+        if isinstance(engine, str) and engine in named:
+            chosen: Engine = named[engine]()
+        elif isinstance(engine, Engine):
+            chosen = engine
+        else:
+            raise ValueError(
+                f"engine: expected 'auto', 'native', 'tiles' or an Engine, got {engine!r}"
+            )
+        support = chosen.supports(self.kernel, self.X, self.Z, self.dtype)
+        if not support.ok:
+            raise ValueError(
+                f"engine: {chosen.name} can't run this: {support.reason}; "
+                "use engine='auto' or 'tiles'"
+            )
+        return chosen, EngineChoice(chosen.name, f"asked for: {support.reason}")
+
+    def _prepare(self) -> Prepared:
+        """What the engine prepared for the present hyperparameters, made anew when they change."""
+        with torch.no_grad():
+            values = [v.detach().cpu().numpy().tobytes() for v in self.kernel.values().values()]
+        key = b"".join(values)
+        if self._prepared is None or self._prepared[0] != key:
+            self._prepared = None  # frees the old one before the new one is made
+            self._prepared = key, self._make()
+        return self._prepared[1]
+
+    @torch.no_grad()
+    def _make(self) -> Prepared:
+        X = _sort(self.X.detach(), self._row_order)
+        Z = None if self.Z is None else _sort(self.Z.detach(), self._col_order)
+        tolerance = self.cull_tolerance
+        if tolerance is None:
+            # k(x, x) is the largest entry of its row.
+            largest = float(self.kernel.diagonal(X[:1]))
+            tolerance = CULL_TOLERANCE[self.dtype] * largest
+        prepared = self._engine.prepare(self.kernel, X, Z, self.dtype, tolerance)
+        n, m = self.shape
+        if 0 < n * m * self.dtype.itemsize <= self.cache_budget:
+            return Cached(prepared, n, m, self.X.device)
+        return prepared
+
+    def _product(self, prepared: Prepared, V: Tensor, share: Share) -> Tensor:
+        return _unsort(prepared.matmul(_sort(V, self._col_order), share), self._row_order)
+
+    def _gradient(
+        self, prepared: Prepared, U: Tensor, W: Tensor, inputs: bool, share: Share
+    ) -> Gradient:
+        g = prepared.gradient(
+            _sort(U, self._row_order), _sort(W, self._col_order), inputs=inputs, share=share
+        )
+        return Gradient(
+            g.hyperparameters,
+            None if g.X is None else _unsort(g.X, self._row_order),
+            None if g.Z is None else _unsort(g.Z, self._col_order),
+        )
+
+    def _transposed(self, kernel: Kernel, U: Tensor, share: Share) -> Tensor:
+        """K.T @ U for an operator with Z, at the hyperparameters of `kernel`."""
+        assert self.Z is not None
+        flipped = KernelOperator(
+            self.Z.detach(),
+            kernel,
+            self.X.detach(),
+            engine=self._engine,
+            dtype=self.dtype,
+            cull_tolerance=self.cull_tolerance,
+        )
+        return flipped._product(flipped._prepare(), U, share)
+
+    def _as_rhs(self, V: Matrix, name: str, rows: int) -> Tensor:
+        tensor = _as_float64(V, name)
+        if tensor.device != self.X.device:
+            raise ValueError(
+                f"{name}: expected a tensor on {self.X.device} like X, got one on "
+                f"{tensor.device}; move it with .to()"
+            )
+        if tensor.ndim not in (1, 2) or len(tensor) != rows:
+            raise ValueError(
+                f"{name}: expected {rows} rows (and any number of columns), got shape "
+                f"{tuple(tensor.shape)}"
+            )
+        _check_finite(tensor, name)
+        return tensor
+
+    def __repr__(self) -> str:
+        n, m = self.shape
+        return f"KernelOperator({n} x {m}, {self.kernel!r}, {self.engine.name})"
+
+
+class _Matmul(torch.autograd.Function):
+    """K V, whose derivatives are K' G (by V) and the gradient verb with U = G, W = V."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        operator: KernelOperator,
+        prepared: Prepared,
+        share: Share,
+        names: tuple[str, ...],
+        V: Tensor,
+        X: Tensor,
+        Z: Tensor | None,
+        *values: Tensor,
+    ) -> Tensor:
+        ctx.operator, ctx.prepared, ctx.share, ctx.names = operator, prepared, share, names
+        ctx.save_for_backward(V, *values)
+        return operator._product(prepared, V, share)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, G: Tensor) -> tuple[Any, ...]:
+        V, *values = ctx.saved_tensors
+        op: KernelOperator = ctx.operator
+        need_V, need_X, need_Z, *need_values = ctx.needs_input_grad[4:]
+        dV = None
+        if need_V and op.Z is None:
+            dV = op._product(ctx.prepared, G, ctx.share)
+        elif need_V:
+            # The kernel as it was in the forward pass, should it have changed since.
+            kernel = op.kernel.bind(dict(zip(ctx.names, values, strict=True)))
+            dV = op._transposed(kernel, G, ctx.share)
+        if not (need_X or need_Z or any(need_values)):
+            return (None, None, None, None, dV, None, None, *(None for _ in need_values))
+        g = op._gradient(ctx.prepared, G, V, need_X or need_Z, ctx.share)
+        by_value = [g.hyperparameters.get(name) for name in ctx.names]
+        return (None, None, None, None, dV, g.X, g.Z, *by_value)
+
+
+def as_points(X: Matrix, name: str) -> Tensor:
+    """X as a finite float64 matrix with at least one row and one column."""
+    tensor = _as_float64(X, name)
+    if tensor.ndim != 2:
+        hint = "; reshape(-1, 1) makes one column of a vector" if tensor.ndim == 1 else ""
+        raise ValueError(
+            f"{name}: expected a matrix of points (n x d), got shape {tuple(tensor.shape)}{hint}"
+        )
+    n, d = tensor.shape
+    if n == 0 or d == 0:
+        raise ValueError(
+            f"{name}: expected at least one row and one column, got {n} x {d}; "
+            "check the selection that made it"
+        )
+    _check_finite(tensor, name)
+    return tensor
+
+
+def _as_float64(X: Matrix, name: str) -> Tensor:
+    if not isinstance(X, Tensor):
+        array = np.asarray(X)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(
+                f"{name}: expected real numbers, got an array of {array.dtype}; "
+                "convert it with astype(float)"
+            )
+        # A copy where torch would otherwise share memory it may not write, or strides it can't.
+        return torch.from_numpy(np.array(array, dtype=np.float64, order="C", copy=True))
+    if X.is_complex() or X.is_sparse or X.is_quantized:
+        raise TypeError(
+            f"{name}: expected a dense tensor of real numbers, got {X.dtype}, {X.layout}; "
+            "convert it first"
+        )
+    return X.to(torch.float64)
+
+
+def _check_finite(X: Tensor, name: str) -> None:
+    bad = ~X.detach().isfinite()
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name}: expected finite numbers, got {X[where].item()} at {list(where)} "
+            f"({int(bad.sum())} such entries in all); drop or impute those rows"
+        )
+
+
+def _check_match(X: Tensor, Z: Tensor) -> None:
+    if Z.shape[1] != X.shape[1]:
+        raise ValueError(
+            f"Z: expected {X.shape[1]} columns like X, got {Z.shape[1]}; "
+            "both need the same features in the same order"
+        )
+    if Z.device != X.device:
+        raise ValueError(
+            f"Z: expected a tensor on {X.device} like X, got one on {Z.device}; move it with .to()"
+        )
+
+
+def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found not in DTYPES.values():
+        raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
+    return found
+
+
+def _as_index(index: Index, size: int, name: str, device: torch.device) -> Tensor:
+    every = torch.arange(size, device=device)
+    if index is None:
+        return every
+    if isinstance(index, slice):
+        return every[list(range(*index.indices(size)))]
+    found = index if isinstance(index, Tensor) else torch.from_numpy(np.array(index).reshape(-1))
+    found = found.to(device).reshape(-1)
+    if found.dtype == torch.bool:
+        if len(found) != size:
+            raise IndexError(f"{name}: expected a mask of {size}, got {len(found)}")
+        return every[found]
+    if found.numel() == 0:
+        return every[:0]
+    if found.is_floating_point() or found.is_complex():
+        raise TypeError(f"{name}: expected integers, a mask or a slice, got {found.dtype}")
+    if int(found.min()) < -size or int(found.max()) >= size:
+        raise IndexError(
+            f"{name}: expected indices from {-size} to {size - 1}, got "
+            f"{int(found.min())} to {int(found.max())}"
+        )
+    return every[found.long()]
+
+
+def _sort(T: Tensor, order: Tensor | None) -> Tensor:
+    return T if order is None else T[order]
+
+
+def _unsort(T: Tensor, order: Tensor | None) -> Tensor:
+    if order is None:
+        return T
+    out = torch.empty_like(T)
+    out[order] = T
+    return out
+
+
+def _positions(order: Tensor | None, index: Tensor) -> Tensor:
+    """Where the points `index` of the caller's order lie in the engine's order."""
+    if order is None:
+        return index
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order), device=order.device)
+    return position[index]

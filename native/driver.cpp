@@ -193,7 +193,6 @@ class Workspaces {
             w.row_out = out_.back().data();
             w.col_out = w.row_out + PANEL * width;
             w.scalars[0] = w.scalars[1] = 0;
-            w.skipped = 0;
         }
         panel_ = PANEL * width;
     }

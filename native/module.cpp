@@ -134,7 +134,7 @@ class PyPlan {
 
     static Plan<T> build(const std::vector<Input>& inputs, bool symmetric, double cull_tolerance,
                          const std::string& instruction_set) {
-        expect(!inputs.empty(), "components: expected at least one");
+        expect(!inputs.empty() && inputs.size() <= MAX_COMPONENTS, "components: expected 1 to 32");
         expect(cull_tolerance >= 0, "cull_tolerance: expected a number >= 0");
         const int64_t n = static_cast<int64_t>(std::get<3>(inputs[0]).shape(0));
         const int64_t m = symmetric ? n : static_cast<int64_t>(std::get<4>(inputs[0]).shape(0));

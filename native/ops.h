@@ -40,6 +40,7 @@ struct Points {
     int d;
 };
 
+constexpr int MAX_COMPONENTS = 32;
 constexpr int NEAR_LEVELS = 256;
 
 template <class T>
@@ -91,7 +92,6 @@ struct Workspace {
     double* row_out;    // PANEL x t: this task's contribution to its rows
     double* col_out;    // PANEL x t: and, if symmetric, to its columns
     double scalars[2];  // gradient: sum B k, sum B dk/dalpha
-    int64_t skipped;    // tile pairs culled
 };
 
 template <class T>

@@ -23,9 +23,9 @@ inline vec<T> positive(vec<T> h) {  // roundoff may leave h just below 0, where 
 template <Family F, class T>
 inline vec<T> value(vec<T> h, T alpha) {
     if constexpr (F == Family::rbf) {
-        return exp2_minus(vmax(h, vec<T>{}));
+        return exp2_of(-vmax(h, vec<T>{}));
     } else if constexpr (F == Family::rational_quadratic) {
-        return exp2_minus(alpha * log2_from_one<T>(T(1) + vmax(h, vec<T>{})));
+        return exp2_of(-alpha * log2_from_one<T>(T(1) + vmax(h, vec<T>{})));
     } else if constexpr (F == Family::constant) {
         return splat(T(1));
     } else if constexpr (F == Family::linear) {
@@ -33,14 +33,14 @@ inline vec<T> value(vec<T> h, T alpha) {
     } else {
 #if defined(__AVX512F__)
         if constexpr (F == Family::matern32 && sizeof(T) == 4) {
-            // With the estimate a0 of a, k(a) = k(a0) - L^2 2^-a0 (h - a0^2) / 2 up to
-            // (a - a0)^2 < 1e-8: the Newton step for a folded into k.
-            const vec<T> g = positive<T>(h), a0 = estimate_root(g);
-            const vec<T> m = (T(1) + T(LN2) * a0) - T(0.5 * LN2 * LN2) * (g - a0 * a0);
-            return m * exp2_minus(a0);
+            // With an estimate a0 of a, k(a) = k(a0) - L^2 2^-a0 (h - a0^2) / 2 up to
+            // (a - a0)^2 < 1e-8: the Newton step for a folded into k. Here y = -a0.
+            const vec<T> g = positive<T>(h), y = minus_root_estimate(g);
+            const vec<T> m = (T(1) - T(LN2) * y) - T(0.5 * LN2 * LN2) * (g - y * y);
+            return m * exp2_of(y);
         }
 #endif
-        const vec<T> a = root(positive<T>(h)), e = exp2_minus(a);
+        const vec<T> a = root(positive<T>(h)), e = exp2_of(-a);
         if constexpr (F == Family::matern12) return e;
         const vec<T> b = T(LN2) * a;
         if constexpr (F == Family::matern32) return e * (T(1) + b);
@@ -48,31 +48,34 @@ inline vec<T> value(vec<T> h, T alpha) {
     }
 }
 
+template <class T>
+struct Slope {
+    vec<T> value, by_h, by_alpha;
+};
+
 template <Family F, class T>
-inline vec<T> derivative(vec<T> h, T alpha) {
+inline Slope<T> slope(vec<T> h, T alpha) {
     if constexpr (F == Family::rbf) {
-        return T(-LN2) * exp2_minus(vmax(h, vec<T>{}));
+        const vec<T> e = exp2_of(-vmax(h, vec<T>{}));
+        return {e, T(-LN2) * e, vec<T>{}};
     } else if constexpr (F == Family::rational_quadratic) {
-        const vec<T> u = T(1) + vmax(h, vec<T>{});
-        return -alpha * exp2_minus((alpha + T(1)) * log2_from_one<T>(u));
+        const vec<T> g = vmax(h, vec<T>{}), u = T(1) + g, l = log2_from_one<T>(u);
+        const vec<T> k = exp2_of(-alpha * l), shrink = T(1) / u;
+        return {k, -alpha * k * shrink, k * (g * shrink - T(LN2) * l)};
     } else if constexpr (F == Family::constant) {
-        return vec<T>{};
+        return {splat(T(1)), vec<T>{}, vec<T>{}};
     } else if constexpr (F == Family::linear) {
-        return splat(T(-1));
+        return {-h, splat(T(-1)), vec<T>{}};
     } else {
-        const vec<T> a = root(positive<T>(h)), e = exp2_minus(a);
+        const vec<T> a = root(positive<T>(h)), e = exp2_of(-a), b = T(LN2) * a;
         if constexpr (F == Family::matern12) {
             // not differentiable at coinciding points: 0 there, as for |x| at 0
             const vec<T> d = T(-0.5 * LN2) * e / a;
-            return h > T(0) ? d : vec<T>{};
+            return {e, h > T(0) ? d : vec<T>{}, vec<T>{}};
         }
-        if constexpr (F == Family::matern32) return T(-0.5 * LN2 * LN2) * e;
-        return T(-LN2 * LN2 / 6) * e * (T(1) + T(LN2) * a);
+        if constexpr (F == Family::matern32)
+            return {e * (T(1) + b), T(-0.5 * LN2 * LN2) * e, vec<T>{}};
+        const vec<T> c = e * (T(1) + b);
+        return {c + e * b * b * T(1.0 / 3), T(-LN2 * LN2 / 6) * c, vec<T>{}};
     }
-}
-
-template <class T>
-inline vec<T> alpha_derivative(vec<T> h, T alpha) {
-    const vec<T> g = vmax(h, vec<T>{}), u = T(1) + g, l = log2_from_one<T>(u);
-    return exp2_minus(alpha * l) * (g / u - T(LN2) * l);
 }

@@ -34,7 +34,8 @@ class ReproducibleSums {
     // Adds values[0 .. count) to sums [chunk_index * chunk, ...).
     void add(int64_t chunk_index, const double* values, int64_t count) {
         std::lock_guard<std::mutex> lock(locks_[chunk_index]);
-        double *hi = hi_.data() + chunk_index * chunk_, *lo = lo_.data() + chunk_index * chunk_;
+        double* __restrict hi = hi_.data() + chunk_index * chunk_;
+        double* __restrict lo = lo_.data() + chunk_index * chunk_;
         for (int64_t s = 0; s < count; ++s) {
             const double x = values[s], h = (x + magic_hi_) - magic_hi_;
             hi[s] += h;

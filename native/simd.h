@@ -128,11 +128,8 @@ inline V vmax(V a, V b) {
 // sqrt(h) for h >= 1e-30 (float) or 1e-290 (double): estimate of 1/sqrt, then Newton steps
 // a += a (1 - a y) / 2 where the hardware's own square root is slower than that.
 #if defined(__AVX512F__)
-inline vec<float> estimate_root(vec<float> h) {  // relative error below 2^-14
-    return h * (vec<float>)_mm512_rsqrt14_ps((__m512)h);
-}
-inline vec<double> estimate_root(vec<double> h) {
-    return h * (vec<double>)_mm512_rsqrt14_pd((__m512d)h);
+inline vec<float> minus_root_estimate(vec<float> h) {  // relative error below 2^-14
+    return vec<float>{} - h * (vec<float>)_mm512_rsqrt14_ps((__m512)h);
 }
 #endif
 
@@ -173,12 +170,11 @@ inline vec<double> root(vec<double> h) {
 #endif
 }
 
-// 2^-x for x >= 0, exactly 1 at 0, 0 beyond the exponent range. 2^g = 1 + g q(g) with q fitted at
+// 2^y for y <= 0, exactly 1 at 0, 0 beyond the exponent range. 2^g = 1 + g q(g) with q fitted at
 // Chebyshev nodes: relative error 2.1e-7 (float, degree 5) and 6e-16 (double, degree 10).
-inline vec<float> exp2_minus(vec<float> x) {
+inline vec<float> exp2_of(vec<float> y) {
 #if defined(__AVX512DQ__)
-    const vec<float> y = -x;  // g = y - floor(y) in [0, 1)
-    const vec<float> g = (vec<float>)_mm512_reduce_ps((__m512)y, 0x09);
+    const vec<float> g = (vec<float>)_mm512_reduce_ps((__m512)y, 0x09);  // y - floor(y)
     vec<float> q = 0.00178836874146400272f * g + 0.0091993875996943741f;
     q = q * g + 0.0556570543860625511f;
     q = q * g + 0.240207194190821291f;
@@ -187,10 +183,10 @@ inline vec<float> exp2_minus(vec<float> x) {
     return (vec<float>)_mm512_scalef_ps((__m512)q, (__m512)y);
 #else
     typedef typename Simd<float>::ivec ivec;
-    x = vmin(x, splat(126.0f));
+    y = vmax(y, splat(-126.0f));
     const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-    const vec<float> m = magic - x;
-    const vec<float> g = (magic - m) - x;  // in [-1/2, 1/2]
+    const vec<float> m = magic + y;
+    const vec<float> g = y - (m - magic);  // in [-1/2, 1/2]
     vec<float> q = 0.00133813025373207962f * g + 0.00966636851538544831f;
     q = q * g + 0.0555038101379645743f;
     q = q * g + 0.240223490380203614f;
@@ -200,12 +196,12 @@ inline vec<float> exp2_minus(vec<float> x) {
 #endif
 }
 
-inline vec<double> exp2_minus(vec<double> x) {
+inline vec<double> exp2_of(vec<double> y) {
     typedef typename Simd<double>::ivec ivec;
-    x = vmin(x, splat(1020.0));
+    y = vmax(y, splat(-1020.0));
     const double magic = 6755399441055744.0;  // 1.5 * 2^52
-    const vec<double> m = magic - x;
-    const vec<double> g = (magic - m) - x;
+    const vec<double> m = magic + y;
+    const vec<double> g = y - (m - magic);
     vec<double> q = 7.07097786650813856e-9 * g + 1.02059054137655958e-7;
     q = q * g + 1.32154516332214344e-6;
     q = q * g + 0.0000152526729248507364;

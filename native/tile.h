@@ -17,8 +17,8 @@ enum class Form { product, difference, dot };
 //   product: h = |x|^2/2 + |z|^2/2 - x.z    difference: h = sum (x - z)^2    dot: -x.z
 // Returns the smallest entries that it wrote, lane by lane.
 template <class T, Form F, int D>
-inline vec<T> micro(const T* x, const T* z, const T* x_norm, const T* z_norm, int inner, bool first,
-                    T* out) {
+__attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const T* x_norm,
+                                                   const T* z_norm, int inner, bool first, T* out) {
     constexpr int64_t G = GROUP<T>;
     constexpr int L = LANES<T>;
     vec<T> acc[MICRO_ROWS][MICRO_VECTORS];
@@ -57,30 +57,49 @@ inline vec<T> micro(const T* x, const T* z, const T* x_norm, const T* z_norm, in
     return acc[0][0];
 }
 
-// h (or -x.z) for BLOCK_ROWS rows starting at x against one tile of columns, and the least of them.
+// Vectors of a micro-tile with a pair nearer than `near` again, from differences: the product form
+// has lost their digits.
+template <class T>
+__attribute__((noinline)) void repair(const T* x, const T* z, int d, T near, T* h) {
+    constexpr int64_t G = GROUP<T>;
+    constexpr int L = LANES<T>;
+    for (int r = 0; r < MICRO_ROWS; ++r)
+        for (int v = 0; v < MICRO_VECTORS; ++v) {
+            T* at = h + r * TILE + v * L;
+            if (!any_below(load(at), near)) continue;
+            vec<T> s = {};
+            for (int c = 0; c < d; ++c) {
+                const vec<T> delta = splat(x[c * G + r]) - load(z + c * G + v * L);
+                s = s + delta * delta;
+            }
+            store(at, T(0.5) * s);
+        }
+}
+
+// h (or -x.z) for BLOCK_ROWS rows starting at x against one tile of columns.
 template <class T, Form F, int D>
-vec<T> pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T* out) {
+void pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T near, T* out) {
     constexpr int64_t G = GROUP<T>;
     constexpr int W = MICRO_VECTORS * LANES<T>;
-    vec<T> least = splat(T(1e30));
     for (int64_t g = 0; g < TILE; g += G) {
         const T* zg = z + g * d;
         for (int c0 = 0; c0 < d; c0 += INNER_CHUNK) {
             const int chunk = d - c0 < INNER_CHUNK ? d - c0 : INNER_CHUNK;
             for (int64_t r = 0; r < BLOCK_ROWS<T>; r += MICRO_ROWS)
                 for (int64_t j = 0; j < G; j += W) {
-                    const vec<T> m =
-                        micro<T, F, D>(x + c0 * G + r, zg + c0 * G + j, x_norm + r, z_norm + g + j,
-                                       chunk, c0 == 0, out + r * TILE + g + j);
-                    if (F == Form::product && c0 + chunk == d) least = vmin(least, m);
+                    T* to = out + r * TILE + g + j;
+                    const vec<T> least = micro<T, F, D>(x + c0 * G + r, zg + c0 * G + j, x_norm + r,
+                                                        z_norm + g + j, chunk, c0 == 0, to);
+                    if constexpr (F == Form::product)
+                        if (c0 + chunk == d && any_below(least, near))
+                            repair(x + r, zg + j, d, near, to);
                 }
         }
     }
-    return least;
 }
 
 template <class T>
-using PairsFn = vec<T> (*)(const T*, const T*, const T*, const T*, int, T*);
+using PairsFn = void (*)(const T*, const T*, const T*, const T*, int, T, T*);
 
 template <class T>
 PairsFn<T> choose_pairs(const Component<T>& p) {
@@ -90,26 +109,6 @@ PairsFn<T> choose_pairs(const Component<T>& p) {
                                    pairs<T, Form::difference, 3>, pairs<T, Form::difference, 4>};
     static_assert(DIFFERENCE_MAX_D == 4, "one entry for each d that uses differences");
     return by_d[p.x.d - 1];
-}
-
-// Pairs nearer than `near` again, from differences: the product form has lost their digits.
-template <class T>
-void repair(const T* x, const T* z, int d, T near, T* h) {
-    constexpr int64_t G = GROUP<T>;
-    constexpr int L = LANES<T>;
-    for (int64_t r = 0; r < BLOCK_ROWS<T>; ++r) {
-        T* row = h + r * TILE;
-        for (int64_t j = 0; j < TILE; j += L) {
-            if (!any_below(load(row + j), near)) continue;
-            const T* zj = z + (j / G) * G * d + j % G;
-            vec<T> s = {};
-            for (int c = 0; c < d; ++c) {
-                const vec<T> delta = splat(x[c * G + r]) - load(zj + c * G);
-                s = s + delta * delta;
-            }
-            store(row + j, T(0.5) * s);
-        }
-    }
 }
 
 template <class T>
@@ -149,6 +148,7 @@ struct TilePair {
     const T *x, *z, *x_norm, *z_norm;
     T near;  // 0: no pair of these tiles needs repair
 
+    TilePair() = default;
     TilePair(const Component<T>& c, int64_t i, int64_t j) : p(&c), pairs(choose_pairs(c)) {
         x = c.x.packed + i * TILE * c.x.d;
         z = c.z.packed + j * TILE * c.x.d;
@@ -166,8 +166,7 @@ struct TilePair {
     }
     void h(int64_t r, T* out) const {
         if (p->family == Family::constant) return;
-        const vec<T> least = pairs(row(r), z, x_norm + r, z_norm, p->x.d, out);
-        if (near > 0 && any_below(least, near)) repair(row(r), z, p->x.d, near, out);
+        pairs(row(r), z, x_norm + r, z_norm, p->x.d, near, out);
     }
 };
 
@@ -205,20 +204,29 @@ void values(const T* h, T weight, T alpha, T* k) {
             break;                            \
     }
 
-// Rows r.. of K (in units of the first outputscale) for the tile pair, all components added up.
+// All components of K (in units of the first outputscale) on one tile pair.
 template <class T>
-void kernel_block(const Job<T>& job, int64_t i, int64_t j, int64_t r, T* h, T* k) {
-    for (int q = 0; q < job.count; ++q) {
-        const TilePair<T> pair(job.components[q], i, j);
-        pair.h(r, h);
-        const Component<T>& p = *pair.p;
+struct KernelTile {
+    TilePair<T> pairs[MAX_COMPONENTS];
+    int count;
+
+    KernelTile(const Job<T>& job, int64_t i, int64_t j) : count(job.count) {
+        for (int q = 0; q < count; ++q) pairs[q] = TilePair<T>(job.components[q], i, j);
+    }
+    // Rows r.. into k. A single component is evaluated in place: half the room in L1.
+    void rows(int64_t r, T* scratch, T* k) const {
+        for (int q = 0; q < count; ++q) {
+            T* h = q == 0 ? k : scratch;
+            pairs[q].h(r, h);
+            const Component<T>& p = *pairs[q].p;
 #define MEGAGP_CALL(F)                                   \
     q == 0 ? values<T, F, true>(h, p.weight, p.alpha, k) \
            : values<T, F, false>(h, p.weight, p.alpha, k)
-        MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
+            MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
 #undef MEGAGP_CALL
+        }
     }
-}
+};
 
 // ---- contraction: rows += K v_col, and if SYM columns += K^T v_row -------------------------
 
@@ -342,13 +350,12 @@ struct Contraction {
     }
 };
 
-// Visits the tile pairs of panel pair (I, J) that are not culled; `body(i, j, r, sym)` is called
-// for each block of rows and must leave in ws.k what is to be contracted.
+// Visits the tile pairs of panel pair (I, J) that are not culled. `make(i, j)` sets up what serves
+// a whole pair; the function it returns leaves in ws.k a block of what is to be contracted.
 template <class T, class Body>
-void visit(const Job<T>& job, int64_t I, int64_t J, const Rhs<T>& vr, const Rhs<T>& vc,
-           Workspace<T>& ws, Body body) {
+void visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make) {
     const Component<T>& first = job.components[0];
-    Contraction<T> contraction(vr, vc, ws);
+    Contraction<T> contraction(job.v_row, job.v_col, ws);
     for (int64_t a = 0; a < PANEL_TILES; ++a) {
         const int64_t i = I * PANEL_TILES + a;
         if (i >= first.x.tiles) break;
@@ -356,14 +363,12 @@ void visit(const Job<T>& job, int64_t I, int64_t J, const Rhs<T>& vr, const Rhs<
         for (int64_t b = 0; b < PANEL_TILES; ++b) {
             const int64_t j = J * PANEL_TILES + b;
             if (j >= first.z.tiles || (job.symmetric && j > i)) break;
-            if (culled(job, i, j)) {
-                ++ws.skipped;
-                continue;
-            }
+            if (culled(job, i, j)) continue;
             const bool sym = job.symmetric ? i != j : job.both_sides;
             contraction.begin_pair(sym);
+            const auto rows = make(i, j);
             for (int64_t r = 0; r < TILE; r += BLOCK_ROWS<T>) {
-                body(i, j, r, sym);
+                rows(r);
                 contraction.block(ws.k, sym, a, i * TILE + r, j * TILE, r);
             }
             contraction.end_pair(sym, b);
@@ -374,8 +379,9 @@ void visit(const Job<T>& job, int64_t I, int64_t J, const Rhs<T>& vr, const Rhs<
 
 template <class T>
 void matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
-    visit(job, I, J, job.v_row, job.v_col, ws,
-          [&](int64_t i, int64_t j, int64_t r, bool) { kernel_block(job, i, j, r, ws.h, ws.k); });
+    visit(job, I, J, ws, [&](int64_t i, int64_t j) {
+        return [&, tile = KernelTile<T>(job, i, j)](int64_t r) { tile.rows(r, ws.h, ws.k); };
+    });
 }
 
 // From h and B: adds up B k and B dk/dalpha, leaves H = B dk/dh.
@@ -386,10 +392,10 @@ void gradient_values(const T* h, const T* b, T alpha, double factor, T* out, dou
         vec<T> bk = {}, ba = {};
         for (int64_t j = r * TILE; j < (r + 1) * TILE; j += L) {
             const vec<T> hv = load(h + j), bv = -load(b + j);  // the dot stage leaves -B
-            bk = bk + bv * value<F, T>(hv, alpha);
-            if constexpr (F == Family::rational_quadratic)
-                ba = ba + bv * alpha_derivative<T>(hv, alpha);
-            store(out + j, bv * derivative<F, T>(hv, alpha));
+            const Slope<T> s = slope<F, T>(hv, alpha);
+            bk = bk + bv * s.value;
+            if constexpr (F == Family::rational_quadratic) ba = ba + bv * s.by_alpha;
+            store(out + j, bv * s.by_h);
         }
         scalars[0] += factor * hsum<T>(bk);
         scalars[1] += factor * hsum<T>(ba);
@@ -400,29 +406,33 @@ template <class T>
 void gradient(const Job<T>& job, int q, int64_t I, int64_t J, Workspace<T>& ws) {
     const Component<T>& p = job.components[q];
     constexpr int64_t G = GROUP<T>;
-    const T* no_norm = nullptr;
-    visit(job, I, J, job.v_row, job.v_col, ws, [&](int64_t i, int64_t j, int64_t r, bool) {
-        const TilePair<T> pair(p, i, j);
-        pair.h(r, ws.h);
-        const T* left = job.left + (i * TILE + r / G * G) * job.inner + r % G;
+    visit(job, I, J, ws, [&](int64_t i, int64_t j) {
+        const bool diagonal = job.symmetric && i == j;
+        const T* left = job.left + i * TILE * job.inner;
         const T* right = job.right + j * TILE * job.inner;
-        pairs<T, Form::dot, 0>(left, right, no_norm, no_norm, job.inner, ws.b);
-        // A diagonal tile holds each pair twice, and B is already U W' + W U'.
-        const double factor = job.symmetric && i == j ? 0.5 : 1.0;
+        return [&, diagonal, left, right, pair = TilePair<T>(p, i, j)](int64_t r) {
+            pair.h(r, ws.h);
+            const T* row = left + r / G * G * job.inner + r % G;
+            const T* no_norm = nullptr;
+            pairs<T, Form::dot, 0>(row, right, no_norm, no_norm, job.inner, T(0), ws.b);
+            // A diagonal tile holds each pair twice, and B is already U W' + W U'.
+            const double factor = diagonal ? 0.5 : 1.0;
 #define MEGAGP_CALL(F) gradient_values<T, F>(ws.h, ws.b, p.alpha, factor, ws.k, ws.scalars)
-        MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
+            MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
 #undef MEGAGP_CALL
-        // A point's distance to itself does not move: exactly 0, not what float sums leave of it.
-        if (job.symmetric && i == j && p.family != Family::linear)
-            for (int64_t s = 0; s < BLOCK_ROWS<T>; ++s) ws.k[s * TILE + r + s] = 0;
+            // A point's distance to itself does not move: exactly 0, not what float sums leave.
+            if (diagonal && p.family != Family::linear)
+                for (int64_t s = 0; s < BLOCK_ROWS<T>; ++s) ws.k[s * TILE + r + s] = 0;
+        };
     });
 }
 
 template <class T>
 void block(const Job<T>& job, int64_t i, int64_t j, int64_t rows, int64_t cols, T* out, int64_t ld,
            Workspace<T>& ws) {
+    const KernelTile<T> tile(job, i, j);
     for (int64_t r = 0; r < rows; r += BLOCK_ROWS<T>) {
-        kernel_block(job, i, j, r, ws.h, ws.k);
+        tile.rows(r, ws.h, ws.k);
         for (int64_t q = 0; q < BLOCK_ROWS<T> && r + q < rows; ++q)
             for (int64_t c = 0; c < cols; ++c)
                 out[(r + q) * ld + c] = job.outputscale * ws.k[q * TILE + c];

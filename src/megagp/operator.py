@@ -95,7 +95,7 @@ class KernelOperator:
         self._col_order = (
             self._row_order if self.Z is None else self._engine.order(kernel, self.Z.detach())
         )
-        self._prepared: tuple[bytes, Prepared] | None = None
+        self._prepared: tuple[tuple[bytes, tuple[int, ...]], Prepared] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -193,7 +193,10 @@ class KernelOperator:
         """What the engine prepared for the present hyperparameters, made anew when they change."""
         with torch.no_grad():
             values = [v.detach().cpu().numpy().tobytes() for v in self.kernel.values().values()]
-        key = b"".join(values)
+        # An optimiser moves X in place; the version counts such changes.
+        points = (self.X,) if self.Z is None else (self.X, self.Z)
+        versions = tuple(0 if P.is_inference() else P._version for P in points)
+        key = b"".join(values), versions
         if self._prepared is None or self._prepared[0] != key:
             self._prepared = None  # frees the old one before the new one is made
             self._prepared = key, self._make()
@@ -282,7 +285,7 @@ class _Matmul(torch.autograd.Function):
         return operator._product(prepared, V, share)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Any, ...]:
         V, *values = ctx.saved_tensors
         op: KernelOperator = ctx.operator
@@ -329,7 +332,9 @@ def _as_float64(X: Matrix, name: str) -> Tensor:
             )
         # A copy where torch would otherwise share memory it may not write, or strides it can't.
         return torch.from_numpy(np.array(array, dtype=np.float64, order="C", copy=True))
-    if X.is_complex() or X.is_sparse or X.is_quantized:
+    if X.device.type == "meta":
+        raise ValueError(f"{name}: expected numbers, got a tensor on meta; load the data first")
+    if X.is_complex() or X.layout != torch.strided or X.is_quantized:
         raise TypeError(
             f"{name}: expected a dense tensor of real numbers, got {X.dtype}, {X.layout}; "
             "convert it first"
@@ -361,7 +366,7 @@ def _check_match(X: Tensor, Z: Tensor) -> None:
 
 def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found not in DTYPES.values():
+    if found is None or found not in DTYPES.values():
         raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
     return found
 
@@ -372,8 +377,12 @@ def _as_index(index: Index, size: int, name: str, device: torch.device) -> Tenso
         return every
     if isinstance(index, slice):
         return every[list(range(*index.indices(size)))]
-    found = index if isinstance(index, Tensor) else torch.from_numpy(np.array(index).reshape(-1))
-    found = found.to(device).reshape(-1)
+    if not isinstance(index, Tensor):
+        index = np.array(index)
+        if index.dtype.kind not in "fiub":
+            raise TypeError(f"{name}: expected integers, a mask or a slice, got {index.dtype}")
+        index = torch.from_numpy(index)
+    found = index.to(device).reshape(-1)
     if found.dtype == torch.bool:
         if len(found) != size:
             raise IndexError(f"{name}: expected a mask of {size}, got {len(found)}")
@@ -382,12 +391,13 @@ def _as_index(index: Index, size: int, name: str, device: torch.device) -> Tenso
         return every[:0]
     if found.is_floating_point() or found.is_complex():
         raise TypeError(f"{name}: expected integers, a mask or a slice, got {found.dtype}")
+    found = found.long()
     if int(found.min()) < -size or int(found.max()) >= size:
         raise IndexError(
             f"{name}: expected indices from {-size} to {size - 1}, got "
             f"{int(found.min())} to {int(found.max())}"
         )
-    return every[found.long()]
+    return every[found]
 
 
 def _sort(T: Tensor, order: Tensor | None) -> Tensor:

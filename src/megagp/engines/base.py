@@ -31,6 +31,13 @@ class Share:
     index: int
     count: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(
+                f"share: expected 0 <= index < count, got index {self.index} of {self.count}; "
+                "parts are counted from 0"
+            )
+
 
 WHOLE = Share(0, 1)
 

@@ -51,6 +51,7 @@ FAMILIES: dict[type[Kernel], int] = {
     Linear: 6,
 }
 
+MAX_COMPONENTS = 32  # as in native/ops.h
 ORDERED_MAX_D = 32  # boxes of a tile overlap nearly always beyond
 
 
@@ -74,9 +75,9 @@ class Component:
 
 def components(kernel: Kernel, prefix: str = "") -> list[Component]:
     """The terms of a kernel that the core can evaluate; ValueError says what it can't."""
-    if isinstance(kernel, Sum):
+    if type(kernel) is Sum:
         return [c for i, part in enumerate(kernel.parts) for c in components(part, f"{prefix}{i}.")]
-    if isinstance(kernel, Product):
+    if type(kernel) is Product:
         scales, factors = [], []
         for i, part in enumerate(kernel.parts):
             if type(part) is Constant:
@@ -125,9 +126,11 @@ class NativeEngine(Engine):
         if dtype not in (torch.float32, torch.float64):
             return Support(False, f"native evaluates in float32 or float64, not {dtype}")
         try:
-            components(kernel)
+            terms = len(components(kernel))
         except ValueError as error:
             return Support(False, str(error))
+        if terms > MAX_COMPONENTS:
+            return Support(False, f"native adds up to {MAX_COMPONENTS} kernels, not {terms}")
         return Support(True, f"fused {self.instruction_set} code covers this kernel on the CPU")
 
     def order(self, kernel: Kernel, X: Tensor) -> Tensor | None:
@@ -172,7 +175,7 @@ class PreparedNative(Prepared):
         self._plan = self._make_plan(dtype, X, Z, cull_tolerance)
 
     @cached_property
-    def statistics(self) -> Statistics:  # type: ignore[override]
+    def statistics(self) -> Statistics:
         pairs, culled, bound = self._plan.culling()
         return Statistics(culled / pairs, bound)
 
@@ -192,6 +195,10 @@ class PreparedNative(Prepared):
         return out
 
     def diagonal(self) -> Tensor:
+        if self._Z is not None:
+            raise ValueError(
+                "diagonal: expected Z to be X, got a second set of points; prepare with Z=None"
+            )
         return self._kernel.diagonal(self._X).clone()
 
     def gradient(

@@ -124,7 +124,7 @@ class PreparedTiles(Prepared):
         totals = {name: torch.zeros_like(leaf) for name, leaf in free.items()}
         dX = torch.zeros_like(self._X)
         dZ = dX if self._symmetric else torch.zeros_like(self._Z)
-        if free or inputs:
+        if (free or inputs) and U.shape[1]:
             U, W, scale = self._weights(U, W)
             for rows, cols in self._tiles(2 * TEMPORARIES + self._X.shape[1], share):
                 X = self._X[rows].clone().requires_grad_(inputs)

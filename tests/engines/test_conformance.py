@@ -102,7 +102,7 @@ def offset(X, rng):
 @data
 def far_clusters(X, rng):
     X *= 0.3
-    X += 20 * rng.integers(0, 4, (len(X), 1))
+    X += 10 * rng.integers(0, 4, (len(X), 1))
 
 
 @cache
@@ -273,7 +273,7 @@ GRADIENT_SHAPES = [
     (256, 255, 4, 2),
     (258, None, 5, 17),
     (1025, None, 2, 1),
-    (3, 1025, 3, 2),
+    (3, 1025, 2, 2),
     (60, None, 13, 8),
     (33, 20, 30, 40),
     (12, None, 100, 3),

@@ -115,7 +115,7 @@ def test_reasons_of_dtype_and_device():
 def test_errors_of_the_constructor():
     with pytest.raises(ValueError, match="threads: expected at least 1, got 0"):
         NativeEngine(threads=0)
-    with pytest.raises(ValueError, match="instruction_set: expected one of .*baseline.*'sse9'"):
+    with pytest.raises(ValueError, match=r"instruction_set: expected one of .*baseline.*'sse9'"):
         NativeEngine(instruction_set="sse9")
 
 
@@ -154,12 +154,10 @@ def test_the_radial_function_over_its_whole_range(instruction_set, family, dtype
 def test_rational_quadratic_of_any_alpha(instruction_set, alpha):
     r = np.geomspace(1e-6, 1e4, 4001)[:, None]
     kernel = RationalQuadratic(1.0, 1.0, alpha)
-    expected = reference.matrix(RBF(), np.zeros((1, 1)), r)
-    if alpha < 1e8:  # beyond, 1 + r^2 / (2 alpha) has no digits left in NumPy either
-        expected = np.exp(-alpha * np.log1p(r.T**2 / (2 * alpha)))
-    for dtype, atol in {"float32": 1e-6, "float64": 1e-7}.items():
-        block = KernelOperator([[0.0]], kernel, r, engine=native(instruction_set), dtype=dtype)
-        np.testing.assert_allclose(block.block(), expected, rtol=0, atol=atol)
+    expected = np.exp(-alpha * np.log1p(r.T**2 / (2 * alpha)))
+    for dtype, atol in {"float32": 1e-6, "float64": 1e-13}.items():
+        operator = KernelOperator([[0.0]], kernel, r, engine=native(instruction_set), dtype=dtype)
+        np.testing.assert_allclose(operator.block(), expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("d", [1, 3, 5, 9])
@@ -212,7 +210,7 @@ DETERMINISM = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", DETERMINISM)
 def test_the_same_bits_for_any_number_of_threads(case, dtype, t):
-    X, V, U = points(3000, 3), points(3000, t, 1), points(3000, t, 2)
+    X, V, U = points(2100, 3), points(2100, t, 1), points(2100, t, 2)
     for Z, W in [(None, V), (X[:1100] + 0.1, V[:1100])]:
         first = None
         for threads in (1, 2, 3, 5, 2):
@@ -237,7 +235,7 @@ def test_the_same_bits_where_matern12_is_steepest(distance):
         assert all(torch.equal(other[name], value) for name, value in found[0].items())
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 100])
+@pytest.mark.parametrize("count", [1, 2, 7, 20])  # of 6 tasks
 def test_shares_add_up(count):
     X, Z = points(2500, 3), points(1100, 3, 1)
     kernel = Matern32(0.7) + Linear(3.0)
@@ -287,8 +285,8 @@ def test_culled_product_is_within_its_bound(family):
     assert (difference <= allowed + 1e-9 * np.linalg.norm(V, axis=0)).all()
 
 
-# name: rows, columns, whether K is symmetric
-CULLED_SHAPES = {"one-set": (3000, 3000), "tall": (3000, 400), "wide": (300, 2600)}
+# name: rows, columns
+CULLED_SHAPES = {"one-set": (2000, 2000), "tall": (2000, 400), "wide": (300, 2000)}
 
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-3])
@@ -313,25 +311,23 @@ def test_the_bound_is_a_bound(family, shape, tolerance):
 
 
 @pytest.mark.parametrize(("n", "m"), [(20_000, 300), (300, 20_000), (5000, 257), (257, 257)])
-@pytest.mark.parametrize("distance", [1.0, 2.0, 4.0, 8.0, 16.0])
-def test_the_bound_keeps_the_promise_for_any_shape(n, m, distance):
-    # Every tile pair is as far away as `distance`: culled or not, the loss is what was allowed.
-    X, Z = 1e-3 * points(n, 2), 1e-3 * points(m, 2, 1) + distance
-    for tolerance in (1e-6, 1e-3, 1e-1, 1e2):
+def test_the_bound_keeps_the_promise_for_any_shape(n, m):
+    # Every pair is about 10 apart: the loss of culling them all is known, sqrt(n m) exp(-10).
+    X, Z = 1e-3 * points(n, 1), 1e-3 * points(m, 1, 1) + 10
+    for factor in (0.1, 0.5, 0.9, 1.1, 2.0, 10.0):
+        tolerance = factor * np.sqrt(n * m) * np.exp(-10)
         operator = KernelOperator(X, Matern12(), Z, engine=native(), cull_tolerance=tolerance)
-        assert operator.statistics.culling_bound <= tolerance
+        assert operator.statistics.culling_bound <= tolerance, factor
 
 
 def test_a_sum_is_culled_only_where_all_its_parts_vanish():
-    X = clusters(3000)
-    near = RBF(0.01)
+    X, V, near = clusters(1500, count=6), np.ones((1500, 1)), RBF(0.01)
     fraction = {}
-    for name, kernel in {"near": near, "far": near + RBF(0.1), "never": near + Linear()}.items():
+    for name, kernel in {"near": near, "far": near + RBF(0.08), "never": near + Linear()}.items():
         operator = KernelOperator(X, kernel, engine=native(), cull_tolerance=1e-3)
         fraction[name] = operator.statistics.culled_fraction
-        V = np.ones((3000, 1))
-        error = np.abs(operator.matmul(V).numpy() - reference.matrix(kernel, X, X) @ V)
-        assert error.max() < 1e-3 + 2e-5 * len(X)
+        K = reference.matrix(kernel, X, X)
+        assert np.abs(operator.matmul(V).numpy() - K @ V).max() < 1e-3 + 1e-5 * (K @ V).max()
     assert fraction["near"] > fraction["far"] > 0
     assert fraction["never"] == 0
 
@@ -348,7 +344,7 @@ def test_culling_follows_the_lengthscale():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_culled_results_are_in_the_callers_order(dtype):
-    X, Z = clusters(1500), clusters(700, 1)
+    X, Z = clusters(1500, count=6), clusters(700, 1, count=6)
     kernel = Matern32(0.01)
     for other in (None, Z):
         operator = KernelOperator(X, kernel, other, engine=native(), dtype=dtype)

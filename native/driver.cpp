@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <stdexcept>
 
 #include "parallel.h"
 #include "reproducible_sum.h"
@@ -103,6 +104,14 @@ double first_at_most(Function f, double level) {
     return high;
 }
 
+double widest(const ComponentInput& in, int64_t n, int64_t m) {  // the largest |feature|
+    double top = 0;
+    for (int64_t s = 0; s < n * in.d; ++s) top = std::max(top, std::fabs(in.x[s]));
+    if (in.z)
+        for (int64_t s = 0; s < m * in.d; ++s) top = std::max(top, std::fabs(in.z[s]));
+    return top;
+}
+
 template <class T>
 PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double>& centre,
                      double scale) {
@@ -124,12 +133,17 @@ PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double
             double norm = 0;
             for (int c = 0; c < d; ++c) {
                 const T v = static_cast<T>((row[c] - centre[c]) * scale);
+                if (!std::isfinite(v))
+                    throw std::invalid_argument(
+                        "X: points in units of the lengthscale are beyond the range of the dtype; "
+                        "use a longer lengthscale or float64");
                 p.packed.data()[(i / G) * G * d + c * G + i % G] = v;
                 lo[c] = std::min(lo[c], v);
                 hi[c] = std::max(hi[c], v);
                 norm += static_cast<double>(v) * v;
             }
-            p.half_norm.data()[i] = static_cast<T>(0.5 * norm);
+            p.half_norm.data()[i] = static_cast<T>(
+                std::min(0.5 * norm, 0.5 * static_cast<double>(std::numeric_limits<T>::max())));
             *top = std::max(*top, p.half_norm.data()[i]);
         }
     }
@@ -144,17 +158,30 @@ PackedPoints<T> pack(const double* x, int64_t n, int d, const std::vector<double
     return p;
 }
 
-// A power of two that brings the largest |v| of a column into [1/2, 1); 1 for a zero column.
-std::vector<double> column_scales(const double* v, int64_t m, int64_t t) {
+template <class T>
+double feature(const Points<T>& points, int64_t i, int c) {
+    constexpr int64_t G = GROUP<T>;
+    return static_cast<double>(points.packed[(i / G) * G * points.d + c * G + i % G]);
+}
+
+// The mean of each tile's points: [tiles][d].
+template <class T>
+std::vector<T> tile_centres(const Points<T>& points) {
+    std::vector<double> sums(points.tiles * points.d, 0.0);
+    for (int64_t i = 0; i < points.tiles * TILE; ++i)
+        for (int c = 0; c < points.d; ++c)
+            sums[i / TILE * points.d + c] += feature(points, i, c) / TILE;
+    return std::vector<T>(sums.begin(), sums.end());
+}
+
+// e with |v| < 2^e in each column, so that scaling by 2^-e makes its size irrelevant; 0 for zeros.
+std::vector<int> column_exponents(const double* v, int64_t m, int64_t t) {
     std::vector<double> top(t, 0.0);
     for (int64_t i = 0; i < m; ++i)
         for (int64_t c = 0; c < t; ++c) top[c] = std::max(top[c], std::fabs(v[i * t + c]));
-    for (double& s : top) {
-        int e = 0;
-        std::frexp(s, &e);
-        s = s > 0 ? std::ldexp(1.0, std::min(-e, 1000)) : 1.0;
-    }
-    return top;
+    std::vector<int> exponents(t, 0);
+    for (int64_t c = 0; c < t; ++c) std::frexp(top[c], &exponents[c]);
+    return exponents;
 }
 
 template <class T>
@@ -178,11 +205,12 @@ struct PackedRhs {
 template <class T>
 class Workspaces {
   public:
-    Workspaces(int threads, int64_t width) : ws_(threads) {
+    Workspaces(int threads, int64_t width, int64_t tasks)
+        : ws_(std::min<int64_t>(threads, std::max<int64_t>(tasks, 1))) {
         const int64_t block = BLOCK_ROWS<T> * TILE;
-        for (int k = 0; k < threads; ++k) {
+        for (size_t k = 0; k < ws_.size(); ++k) {
             small_.emplace_back(3 * block + TILE * 16 * width + TILE * width);
-            out_.emplace_back(2 * PANEL * width);
+            out_.emplace_back(2 * (PANEL + TILE) * width);
             T* p = small_.back().data();
             Workspace<T>& w = ws_[k];
             w.h = p;
@@ -192,6 +220,8 @@ class Workspaces {
             w.col_sums = w.row_lanes + TILE * 16 * width;
             w.row_out = out_.back().data();
             w.col_out = w.row_out + PANEL * width;
+            w.row_tile = w.col_out + PANEL * width;
+            w.col_tile = w.row_tile + TILE * width;
             w.scalars[0] = w.scalars[1] = 0;
         }
         panel_ = PANEL * width;
@@ -242,12 +272,10 @@ void AlignedArray<T>::Free::operator()(T* p) const {
 template <class T>
 Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inputs, int64_t n,
               int64_t m, bool symmetric, double cull_tolerance)
-    : isa_(isa),
-      ops_(ops_of<T>(isa)),
-      n_(n),
-      m_(m),
-      symmetric_(symmetric),
-      outputscale_(inputs[0].outputscale) {
+    : isa_(isa), ops_(ops_of<T>(isa)), n_(n), m_(m), symmetric_(symmetric), lead_(0) {
+    for (size_t p = 0; p < inputs.size(); ++p)
+        if (inputs[p].outputscale > inputs[lead_].outputscale) lead_ = static_cast<int>(p);
+    outputscale_ = inputs[lead_].outputscale;
     const double roundoff = 0.5 * static_cast<double>(std::numeric_limits<T>::epsilon());
     const double accuracy = sizeof(T) == 4 ? 1e-6 : 1e-13;
     points_.reserve(2 * inputs.size());
@@ -255,7 +283,8 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
         Component<T> p{};
         const int d = static_cast<int>(in.d);
         p.family = in.family;
-        p.differences = cancels(in.family) && d <= DIFFERENCE_MAX_D;
+        p.wide = cancels(in.family) && widest(in, n, m) > (sizeof(T) == 4 ? 1e15 : 1e150);
+        p.differences = cancels(in.family) && (d <= DIFFERENCE_MAX_D || p.wide);
         p.weight = static_cast<T>(in.outputscale / outputscale_);
         p.alpha = static_cast<T>(in.alpha);
         double scale = feature_scale(in.family, in.alpha);
@@ -270,9 +299,11 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
         if (!symmetric) points_.push_back(pack<T>(in.z, m, d, centre, scale));
         p.z = points_.back().view;
 
-        // Skipping pairs with k <= tolerance / m loses at most `tolerance` per row.
+        // The norm of what is skipped is at most sqrt(n m) times its largest entry (with padding).
+        const double entries =
+            static_cast<double>(p.x.tiles * TILE) * static_cast<double>(p.z.tiles * TILE);
         const double level =
-            cull_tolerance / static_cast<double>(m) / static_cast<double>(inputs.size());
+            cull_tolerance / std::sqrt(entries) / static_cast<double>(inputs.size());
         const double cutoff =
             cull_tolerance > 0 && cancels(in.family)
                 ? first_at_most(
@@ -287,7 +318,10 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
                                  std::exp2(0.25 * (e - NEAR_LEVELS / 2));
             const double h = first_at_most(
                 [&](double s) { return error * slope_of(in.family, s, in.alpha); }, accuracy);
-            p.near[e] = static_cast<T>(h > 0 ? std::min(h + error, 1e30) : 0.0);
+            // At least the error itself, so that coinciding points are at distance 0 exactly; and
+            // every pair where the norms are beyond the last level.
+            const double all = 0.25 * static_cast<double>(std::numeric_limits<T>::max());
+            p.near[e] = static_cast<T>(e + 1 < NEAR_LEVELS ? std::min(h + 4 * error, all) : all);
         }
         components_.push_back(p);
         scales_.push_back(scale);
@@ -300,6 +334,7 @@ Job<T> Plan<T>::job() const {
     job.components = components_.data();
     job.count = static_cast<int>(components_.size());
     job.symmetric = symmetric_;
+    job.lead = lead_;
     job.outputscale = static_cast<T>(outputscale_);
     return job;
 }
@@ -313,10 +348,11 @@ int64_t Plan<T>::task_count() const {
 template <class T>
 void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) const {
     const int64_t rows = ceil_div(n_, PANEL) * PANEL, cols = ceil_div(m_, PANEL) * PANEL;
-    const std::vector<double> scales = column_scales(v, m_, t);
+    const std::vector<int> exponents = column_exponents(v, m_, t);
     PackedRhs<T> rhs(cols, t, isa_.lanes32 * 4 / static_cast<int>(sizeof(T)));
     for (int64_t i = 0; i < m_; ++i)
-        for (int64_t c = 0; c < t; ++c) rhs.at(i, c) = static_cast<T>(v[i * t + c] * scales[c]);
+        for (int64_t c = 0; c < t; ++c)
+            rhs.at(i, c) = static_cast<T>(std::ldexp(v[i * t + c], -exponents[c]));
 
     double bound = 0;  // of |K| row sums
     for (const Component<T>& p : components_) {
@@ -333,7 +369,7 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     }
     const int64_t width = rhs.width(), terms = (rows + cols) / PANEL;
     ReproducibleSums sums(rows * width, PANEL * width, bound, terms);
-    Workspaces<T> workspaces(run.threads, width);
+    Workspaces<T> workspaces(run.threads, width, task_count());
     Job<T> j = job();
     j.v_row = j.v_col = rhs.view;
     parallel(task_count(), run, [&](int thread, int64_t task) {
@@ -346,7 +382,7 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     });
     for (int64_t i = 0; i < n_; ++i)
         for (int64_t c = 0; c < t; ++c)
-            out[i * t + c] = outputscale_ * (sums[i * width + c] / scales[c]);
+            out[i * t + c] = outputscale_ * std::ldexp(sums[i * width + c], exponents[c]);
 }
 
 template <class T>
@@ -355,27 +391,33 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
                        const Run& run) const {
     constexpr int64_t G = GROUP<T>;
     const int64_t rows = ceil_div(n_, PANEL) * PANEL, cols = ceil_div(m_, PANEL) * PANEL;
-    double u_top = 0, w_top = 0;
-    for (int64_t s = 0; s < n_ * t; ++s) u_top = std::max(u_top, std::fabs(u[s]));
-    for (int64_t s = 0; s < m_ * t; ++s) w_top = std::max(w_top, std::fabs(w[s]));
-    // one scale each, since columns are added up
-    const double u_scale = column_scales(&u_top, 1, 1)[0], w_scale = column_scales(&w_top, 1, 1)[0];
+    // Columns are added up, so that one scale 2^-common must serve all; what it takes to bring each
+    // column of U to unit size moves over to W.
+    const std::vector<int> u_exponents = column_exponents(u, n_, t);
+    const std::vector<int> w_exponents = column_exponents(w, m_, t);
+    int common = std::numeric_limits<int>::min();
+    for (int64_t c = 0; c < t; ++c) common = std::max(common, u_exponents[c] + w_exponents[c]);
+    std::vector<int> u_shift(t), w_shift(t);
+    for (int64_t c = 0; c < t; ++c) {
+        u_shift[c] = -u_exponents[c];
+        w_shift[c] = u_exponents[c] - common;
+    }
 
     // B = U W' (+ W U' if symmetric: both orders of a pair at once) as left . right.
     const int inner = static_cast<int>(symmetric_ ? 2 * t : t);
     AlignedArray<T> left(rows * inner), right(cols * inner);
-    auto place = [&](AlignedArray<T>& to, const double* from, int64_t count, double scale,
-                     int64_t first) {
+    auto place = [&](AlignedArray<T>& to, const double* from, int64_t count,
+                     const std::vector<int>& shift, int64_t first) {
         for (int64_t i = 0; i < count; ++i)
             for (int64_t c = 0; c < t; ++c)
                 to.data()[(i / G) * G * inner + (first + c) * G + i % G] =
-                    static_cast<T>(from[i * t + c] * scale);
+                    static_cast<T>(std::ldexp(from[i * t + c], shift[c]));
     };
-    place(left, u, n_, u_scale, 0);
-    place(right, w, m_, w_scale, 0);
+    place(left, u, n_, u_shift, 0);
+    place(right, w, m_, w_shift, 0);
     if (symmetric_) {
-        place(left, w, m_, w_scale, t);
-        place(right, u, n_, u_scale, t);
+        place(left, w, m_, w_shift, t);
+        place(right, u, n_, u_shift, t);
     }
 
     Job<T> j = job();
@@ -388,19 +430,26 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
     for (int p = 0; p < j.count; ++p) {
         const Component<T>& comp = components_[p];
         const int d = comp.x.d;
-        auto with_ones = [&](const Points<T>& points, int64_t count, int64_t padded) {
+        // Features relative to the centre of their tile, and 1: where H is not small, points are
+        // near, and what their features have in common would only cost digits.
+        const std::vector<T> row_centres = tile_centres(comp.x), col_centres = tile_centres(comp.z);
+        auto with_ones = [&](const Points<T>& points, const std::vector<T>& centres,
+                             int64_t padded) {
             PackedRhs<T> rhs(padded, d + 1, lanes);
-            for (int64_t i = 0; i < count; ++i) {
+            for (int64_t i = 0; i < points.n; ++i) {
                 for (int c = 0; c < d; ++c)
-                    rhs.at(i, c) = points.packed[(i / G) * G * d + c * G + i % G];
+                    rhs.at(i, c) = static_cast<T>(feature(points, i, c) -
+                                                  static_cast<double>(centres[i / TILE * d + c]));
                 rhs.at(i, d) = 1;
             }
             return rhs;
         };
-        const PackedRhs<T> at_rows = with_ones(comp.x, n_, rows);
-        const PackedRhs<T> at_cols = with_ones(comp.z, m_, cols);
+        const PackedRhs<T> at_rows = with_ones(comp.x, row_centres, rows);
+        const PackedRhs<T> at_cols = with_ones(comp.z, col_centres, cols);
         j.v_row = at_rows.view;
         j.v_col = at_cols.view;
+        j.row_centres = row_centres.data();
+        j.col_centres = col_centres.data();
         const int64_t width = at_rows.width();
 
         double reach = 1;  // largest |feature|
@@ -409,7 +458,7 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         for (int64_t s = 0; s < comp.z.tiles; ++s)
             reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.z.norm_max[s])));
         const double slope =
-            std::max(1.0, slope_of(comp.family, 1e-16, static_cast<double>(comp.alpha)));
+            std::max(1.0, slope_of(comp.family, 1e-30, static_cast<double>(comp.alpha)));
         const double bound = 2.0 * static_cast<double>(inner) * reach * slope *
                              static_cast<double>(std::max(n_, m_));
         ReproducibleSums row_sums(rows * width, PANEL * width, bound, (rows + cols) / PANEL);
@@ -419,7 +468,7 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         const double value = reach * reach + 1 / static_cast<double>(comp.alpha);
         ReproducibleSums scalar_sums(
             2, 2, value * inner * static_cast<double>(n_) * static_cast<double>(m_), tasks);
-        Workspaces<T> workspaces(run.threads, width);
+        Workspaces<T> workspaces(run.threads, width, task_count());
         parallel(tasks, run, [&](int thread, int64_t task) {
             int64_t I, J;
             panel_pair(task, symmetric_, cols / PANEL, &I, &J);
@@ -430,14 +479,13 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
             scalar_sums.add(0, ws.scalars, 2);
         });
 
-        const double back = 1 / u_scale / w_scale;
         const double weight = static_cast<double>(comp.weight) * outputscale_;
-        scalars[2 * p] = scalar_sums[0] * back;
-        scalars[2 * p + 1] = scalar_sums[1] * back * weight;
+        scalars[2 * p] = std::ldexp(scalar_sums[0], common);
+        scalars[2 * p + 1] = std::ldexp(scalar_sums[1], common) * weight;
         // With H = B dk/dh and h = sum (x - z)^2 (or half of it): dh/dx = 2 (x - z) (or x - z);
         // linear: h = -x.z, dh/dx = -z.
         const bool linear = comp.family == Family::linear;
-        const double factor = back * weight * scales_[p] * (comp.differences ? 2 : 1);
+        const double factor = weight * scales_[p] * (comp.differences ? 2 : 1);
         auto finish = [&](const Points<T>& points, const ReproducibleSums& sums, int64_t count,
                           double* g) {
             for (int64_t i = 0; i < count; ++i) {
@@ -445,7 +493,7 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
                 for (int c = 0; c < d; ++c) {
                     const double f =
                         static_cast<double>(points.packed[(i / G) * G * d + c * G + i % G]);
-                    g[i * d + c] = factor * (total * f - sums[i * width + c]);
+                    g[i * d + c] = std::ldexp(factor * (total * f - sums[i * width + c]), common);
                 }
             }
         };
@@ -457,7 +505,7 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
 template <class T>
 void Plan<T>::block(T* out, const Run& run) const {
     const int64_t rows = ceil_div(n_, TILE), cols = ceil_div(m_, TILE);
-    Workspaces<T> workspaces(run.threads, 0);
+    Workspaces<T> workspaces(run.threads, 0, rows * cols);
     const Job<T> j = job();
     parallel(rows * cols, run, [&](int thread, int64_t task) {
         const int64_t a = task / cols, b = task % cols;

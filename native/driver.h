@@ -85,7 +85,8 @@ class Plan {
     const Ops<T>& ops_;
     int64_t n_, m_;
     bool symmetric_;
-    double outputscale_;  // of the first component: K is summed in units of it
+    int lead_;            // the component of largest outputscale
+    double outputscale_;  // and that outputscale: K is summed in units of it
     std::vector<PackedPoints<T>> points_;
     std::vector<Component<T>> components_;
     std::vector<double> scales_;  // features are multiplied by this before packing

@@ -61,9 +61,10 @@ void unlocked(Work work) {
 }
 
 Run make_run(int threads, int64_t share_index, int64_t share_count) {
-    expect(threads >= 1, "threads: expected at least 1");
-    expect(share_count >= 1 && share_index >= 0 && share_index < share_count,
-           "share: expected 0 <= index < count");
+    expect(threads >= 1 && threads <= 4096, "threads: expected 1 to 4096");
+    expect(share_count >= 1 && share_count <= (int64_t{1} << 40) && share_index >= 0 &&
+               share_index < share_count,
+           "share: expected 0 <= index < count <= 2^40");
     return {threads, share_index, share_count, signalled};
 }
 
@@ -92,9 +93,8 @@ class PyPlan {
             [&] { plan_.matmul(v.data(), static_cast<int64_t>(v.shape(1)), out.data(), run); });
     }
 
-    std::vector<double> gradient(Matrix u, Matrix w, const std::vector<Output>& gx,
-                                 const std::vector<Output>& gz, int threads, int64_t share_index,
-                                 int64_t share_count) const {
+    std::vector<double> gradient(Matrix u, Matrix w, nb::list gx, nb::list gz, int threads,
+                                 int64_t share_index, int64_t share_count) const {
         const Run run = make_run(threads, share_index, share_count);
         expect(static_cast<int64_t>(u.shape(0)) == n_ && u.shape(1) >= 1,
                "u: expected n x t, t >= 1");
@@ -103,8 +103,8 @@ class PyPlan {
         expect(gx.size() == d_.size() && gz.size() == (symmetric_ ? 0 : d_.size()),
                "gx, gz: expected one array per component");
         std::vector<double*> px, pz;
-        for (size_t p = 0; p < gx.size(); ++p) px.push_back(checked(gx[p], n_, d_[p]));
-        for (size_t p = 0; p < gz.size(); ++p) pz.push_back(checked(gz[p], m_, d_[p]));
+        for (size_t p = 0; p < gx.size(); ++p) px.push_back(writable(gx[p], n_, d_[p]));
+        for (size_t p = 0; p < gz.size(); ++p) pz.push_back(writable(gz[p], m_, d_[p]));
         std::vector<double> scalars(2 * d_.size());
         unlocked([&] {
             plan_.gradient(u.data(), w.data(), static_cast<int64_t>(u.shape(1)), px, pz, scalars,
@@ -126,7 +126,10 @@ class PyPlan {
     }
 
   private:
-    static double* checked(const Output& g, int64_t rows, int64_t cols) {
+    // The array's own memory, never that of a converted copy.
+    static double* writable(nb::handle array, int64_t rows, int64_t cols) {
+        Output g;
+        expect(nb::try_cast(array, g, false), "gx, gz: expected contiguous float64 matrices");
         expect(static_cast<int64_t>(g.shape(0)) == rows && static_cast<int64_t>(g.shape(1)) == cols,
                "gx, gz: expected points x features");
         return g.data();

@@ -47,8 +47,9 @@ template <class T>
 struct Component {
     Points<T> x, z;
     Family family;
+    bool wide;         // h may overflow: keep it finite
     bool differences;  // h = sum (x - z)^2; else h = |x|^2/2 + |z|^2/2 - x.z
-    T weight;          // outputscale, in units of the first component's
+    T weight;          // outputscale, in units of the largest component's
     T alpha;           // rational quadratic
     T cutoff;          // a tile pair whose smallest h exceeds this may be skipped
     // Product form cancels for near pairs: h below near[level] is computed again from
@@ -70,7 +71,8 @@ template <class T>
 struct Job {
     const Component<T>* components;
     int count;
-    T outputscale;    // of the first component
+    int lead;         // the component of largest outputscale
+    T outputscale;    // and its outputscale, the unit in which K is summed
     bool symmetric;   // visit the lower triangle of tile pairs, each for both sides
     bool both_sides;  // not symmetric, but contract for the columns as well
     // product: out += K v
@@ -79,6 +81,9 @@ struct Job {
     const T* left;   // [row groups][inner][GROUP]
     const T* right;  // [column groups][inner][GROUP]
     int inner;
+    // gradient: v holds features relative to these, [tiles][t - 1], and ones; null for a product
+    const T* row_centres;
+    const T* col_centres;
 };
 
 // One thread's room, allocated by the driver; sizes in driver.cpp.
@@ -89,7 +94,9 @@ struct Workspace {
     T* b;               // BLOCK_ROWS x TILE
     T* row_lanes;       // TILE x 16 x t: row sums before the lanes are added up
     T* col_sums;        // TILE x t
-    double* row_out;    // PANEL x t: this task's contribution to its rows
+    double* row_tile;   // TILE x t: sums of one tile, in double
+    double* col_tile;   // TILE x t
+    double* row_out;    // PANEL x t: contribution of this task to its rows
     double* col_out;    // PANEL x t: and, if symmetric, to its columns
     double scalars[2];  // gradient: sum B k, sum B dk/dalpha
 };

@@ -1,5 +1,6 @@
 // Threads over a counter of tasks, stoppable from the calling thread.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -28,12 +29,14 @@ inline void flush_subnormals() {
 // asks `run.interrupted` twenty times a second, so Ctrl-C stops the threads at their next task.
 template <class Work>
 void parallel(int64_t tasks, const Run& run, Work work) {
+    const int64_t mine = (tasks - run.share_index + run.share_count - 1) / run.share_count;
+    const int count = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(run.threads, mine)));
     std::atomic<int64_t> next{run.share_index};
     std::atomic<bool> stop{false};
     std::mutex mutex;
     std::condition_variable done;
     std::exception_ptr error;
-    int active = run.threads;
+    int active = count;
 
     auto loop = [&](int thread) {
         flush_subnormals();
@@ -53,12 +56,12 @@ void parallel(int64_t tasks, const Run& run, Work work) {
     };
 
     std::vector<std::thread> threads;
-    for (int k = 0; k < run.threads; ++k) {
+    for (int k = 0; k < count; ++k) {
         try {
             threads.emplace_back(loop, k);
         } catch (...) {  // no more threads to be had: finish with those that run
             std::lock_guard<std::mutex> lock(mutex);
-            active -= run.threads - k;
+            active -= count - k;
             if (k == 0) error = std::current_exception();
             break;
         }

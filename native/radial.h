@@ -25,7 +25,7 @@ inline vec<T> value(vec<T> h, T alpha) {
     if constexpr (F == Family::rbf) {
         return exp2_of(-vmax(h, vec<T>{}));
     } else if constexpr (F == Family::rational_quadratic) {
-        return exp2_of(-alpha * log2_from_one<T>(T(1) + vmax(h, vec<T>{})));
+        return exp2_of(-alpha * log2_1p<T>(vmax(h, vec<T>{})));
     } else if constexpr (F == Family::constant) {
         return splat(T(1));
     } else if constexpr (F == Family::linear) {
@@ -59,15 +59,24 @@ inline Slope<T> slope(vec<T> h, T alpha) {
         const vec<T> e = exp2_of(-vmax(h, vec<T>{}));
         return {e, T(-LN2) * e, vec<T>{}};
     } else if constexpr (F == Family::rational_quadratic) {
-        const vec<T> g = vmax(h, vec<T>{}), u = T(1) + g, l = log2_from_one<T>(u);
-        const vec<T> k = exp2_of(-alpha * l), shrink = T(1) / u;
-        return {k, -alpha * k * shrink, k * (g * shrink - T(LN2) * l)};
+        const vec<T> g = vmax(h, vec<T>{}), l = log2_1p<T>(g);
+        const vec<T> k = exp2_of(-alpha * l), shrink = T(1) / (T(1) + g);
+        // With w = h / (1 + h): w - log(1 + h) = w + log(1 - w) = -(w^2/2 + w^3/3 + ...), which
+        // replaces the difference where that cancels.
+        const vec<T> w = g * shrink;
+        vec<T> series = splat(T(1) / T(10));
+        for (int n = 9; n >= 2; --n) series = series * w + T(1) / T(n);
+        const vec<T> by_log = w - T(LN2) * l, by_series = -w * w * series;
+        return {k, -alpha * k * shrink,
+                k * (w < T(sizeof(T) == 4 ? 0.1 : 0.01) ? by_series : by_log)};
     } else if constexpr (F == Family::constant) {
         return {splat(T(1)), vec<T>{}, vec<T>{}};
     } else if constexpr (F == Family::linear) {
         return {-h, splat(T(-1)), vec<T>{}};
     } else {
-        const vec<T> a = root(positive<T>(h)), e = exp2_of(-a), b = T(LN2) * a;
+        // Matérn-1/2: not steeper than at h = 1e-30, the bound that the driver's sums rely on.
+        constexpr T floor = F == Family::matern12 ? T(1e-30) : T(0);
+        const vec<T> a = root(vmax(positive<T>(h), splat(floor))), e = exp2_of(-a), b = T(LN2) * a;
         if constexpr (F == Family::matern12) {
             // not differentiable at coinciding points: 0 there, as for |x| at 0
             const vec<T> d = T(-0.5 * LN2) * e / a;

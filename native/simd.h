@@ -170,15 +170,16 @@ inline vec<double> root(vec<double> h) {
 #endif
 }
 
-// 2^y for y <= 0, exactly 1 at 0, 0 beyond the exponent range. 2^g = 1 + g q(g) with q fitted at
-// Chebyshev nodes: relative error 2.1e-7 (float, degree 5) and 6e-16 (double, degree 10).
+// 2^y for y <= 0, exactly 1 at 0 and just below, 0 beyond the exponent range. 2^g = 1 + g q(g) with
+// q minimax: relative error 1e-7 before rounding (float, degree 5) and 6e-16 (double, degree 10).
+// On [0, 1) the float polynomial is also exactly 2 at 1, so that y -> -0 is continuous.
 inline vec<float> exp2_of(vec<float> y) {
 #if defined(__AVX512DQ__)
     const vec<float> g = (vec<float>)_mm512_reduce_ps((__m512)y, 0x09);  // y - floor(y)
-    vec<float> q = 0.00178836874146400272f * g + 0.0091993875996943741f;
-    q = q * g + 0.0556570543860625511f;
-    q = q * g + 0.240207194190821291f;
-    q = q * g + 0.693147567557960518f;
+    vec<float> q = 0.001879318617284298f * g + 0.008990994654595852f;
+    q = q * g + 0.05581867694854736f;
+    q = q * g + 0.240159273147583f;
+    q = q * g + 0.6931517720222473f;
     q = q * g + 1.0f;
     return (vec<float>)_mm512_scalef_ps((__m512)q, (__m512)y);
 #else
@@ -187,10 +188,10 @@ inline vec<float> exp2_of(vec<float> y) {
     const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
     const vec<float> m = magic + y;
     const vec<float> g = y - (m - magic);  // in [-1/2, 1/2]
-    vec<float> q = 0.00133813025373207962f * g + 0.00966636851538544831f;
-    q = q * g + 0.0555038101379645743f;
-    q = q * g + 0.240223490380203614f;
-    q = q * g + 0.693147180559945309f;
+    vec<float> q = 0.001326472731307149f * g + 0.009671512991189957f;
+    q = q * g + 0.05550733581185341f;
+    q = q * g + 0.24022242426872253f;
+    q = q * g + 0.6931470036506653f;
     q = q * g + 1.0f;
     return (vec<float>)((ivec)q + ((ivec)m << 23));
 #endif
@@ -231,4 +232,11 @@ inline vec<T> log2_from_one(vec<T> x) {
     for (int k = terms - 2; k >= 0; --k) s = s * w + T(1) / T(2 * k + 1);
     const vec<T> exponent = __builtin_convertvector(e, vec<T>);
     return exponent + T(2.88539008177792681472) * u * s;
+}
+
+// log2(1 + h) for h >= 0, with the digits that 1 + h loses put back to first order.
+template <class T>
+inline vec<T> log2_1p(vec<T> h) {
+    const vec<T> u = T(1) + h;
+    return log2_from_one<T>(u) + T(1.44269504088896340736) * (h - (u - T(1))) / u;
 }

@@ -108,7 +108,7 @@ PairsFn<T> choose_pairs(const Component<T>& p) {
     constexpr PairsFn<T> by_d[] = {pairs<T, Form::difference, 1>, pairs<T, Form::difference, 2>,
                                    pairs<T, Form::difference, 3>, pairs<T, Form::difference, 4>};
     static_assert(DIFFERENCE_MAX_D == 4, "one entry for each d that uses differences");
-    return by_d[p.x.d - 1];
+    return p.x.d <= DIFFERENCE_MAX_D ? by_d[p.x.d - 1] : pairs<T, Form::difference, 0>;
 }
 
 template <class T>
@@ -146,10 +146,14 @@ struct TilePair {
     const Component<T>* p;
     PairsFn<T> pairs;
     const T *x, *z, *x_norm, *z_norm;
-    T near;  // 0: no pair of these tiles needs repair
+    T near;         // pairs below are computed again from differences
+    bool diagonal;  // the tile's points with themselves
 
     TilePair() = default;
-    TilePair(const Component<T>& c, int64_t i, int64_t j) : p(&c), pairs(choose_pairs(c)) {
+    TilePair(const Job<T>& job, const Component<T>& c, int64_t i, int64_t j)
+        : p(&c),
+          pairs(choose_pairs(c)),
+          diagonal(job.symmetric && i == j && c.family != Family::linear) {
         x = c.x.packed + i * TILE * c.x.d;
         z = c.z.packed + j * TILE * c.x.d;
         x_norm = c.x.half_norm + i * TILE;
@@ -167,6 +171,11 @@ struct TilePair {
     void h(int64_t r, T* out) const {
         if (p->family == Family::constant) return;
         pairs(row(r), z, x_norm + r, z_norm, p->x.d, near, out);
+        if (p->wide)
+            for (int64_t s = 0; s < BLOCK_ROWS<T> * TILE; ++s)
+                out[s] = out[s] < T(1e30) ? out[s] : T(1e30);
+        if (diagonal)
+            for (int64_t s = 0; s < BLOCK_ROWS<T>; ++s) out[s * TILE + r + s] = 0;
     }
 };
 
@@ -204,14 +213,15 @@ void values(const T* h, T weight, T alpha, T* k) {
             break;                            \
     }
 
-// All components of K (in units of the first outputscale) on one tile pair.
+// All components of K (in units of the largest outputscale) on one tile pair.
 template <class T>
 struct KernelTile {
-    TilePair<T> pairs[MAX_COMPONENTS];
+    TilePair<T> pairs[MAX_COMPONENTS];  // the one of weight 1 first
     int count;
 
     KernelTile(const Job<T>& job, int64_t i, int64_t j) : count(job.count) {
-        for (int q = 0; q < count; ++q) pairs[q] = TilePair<T>(job.components[q], i, j);
+        for (int q = 0; q < count; ++q)
+            pairs[q] = TilePair<T>(job, job.components[(job.lead + q) % count], i, j);
     }
     // Rows r.. into k. A single component is evaluated in place: half the room in L1.
     void rows(int64_t r, T* scratch, T* k) const {
@@ -306,47 +316,54 @@ struct Contraction {
     Contraction(const Rhs<T>& vr, const Rhs<T>& vc, Workspace<T>& ws)
         : vr(vr), vc(vc), ws(ws), width(vc.along_points ? vc.t : vc.stride) {}
 
-    void begin_row_tile() {
-        if (!vc.along_points) return;
-        const int64_t size = TILE * LANES<T> * vc.t;
-        for (int64_t s = 0; s < size; ++s) ws.row_lanes[s] = 0;
+    void begin_rows() {
+        if (vc.along_points)
+            for (int64_t s = 0; s < TILE * LANES<T> * vc.t; ++s) ws.row_lanes[s] = 0;
+        else
+            for (int64_t s = 0; s < TILE * width; ++s) ws.row_tile[s] = 0;
     }
     void begin_pair(bool sym) {
         if (!sym) return;
         for (int64_t s = 0; s < TILE * width; ++s) ws.col_sums[s] = 0;
     }
-    void block(const T* k, bool sym, int64_t tile_row, int64_t row, int64_t col, int64_t r) {
+    void block(const T* k, bool sym, int64_t row, int64_t col, int64_t r) {
         if (vc.along_points) {
             T* lanes = ws.row_lanes + r * LANES<T> * vc.t;
             sym ? contract_points<T, true>(k, vr, vc, row, col, lanes, ws.col_sums)
                 : contract_points<T, false>(k, vr, vc, row, col, lanes, ws.col_sums);
         } else {
-            double* out = ws.row_out + (tile_row * TILE + r) * width;
+            double* out = ws.row_tile + r * width;
             sym ? contract_columns<T, true>(k, vr, vc, row, col, out, ws.col_sums)
                 : contract_columns<T, false>(k, vr, vc, row, col, out, ws.col_sums);
         }
     }
-    void end_pair(bool sym, int64_t tile_col) {
-        if (!sym) return;
-        double* out = ws.col_out + tile_col * TILE * width;
-        if (vc.along_points) {
-            for (int64_t c = 0; c < vc.t; ++c)
-                for (int64_t j = 0; j < TILE; ++j)
-                    out[j * width + c] += static_cast<double>(ws.col_sums[c * TILE + j]);
-        } else {
-            for (int64_t s = 0; s < TILE * width; ++s)
-                out[s] += static_cast<double>(ws.col_sums[s]);
-        }
+    // Adds a tile's sums to `out`; the last column times `centre`, if any, belongs to the others.
+    void add(double* sums, const T* centre, double* out) {
+        if (centre)
+            for (int64_t r = 0; r < TILE; ++r)
+                for (int64_t c = 0; c + 1 < vc.t; ++c)
+                    sums[r * width + c] +=
+                        static_cast<double>(centre[c]) * sums[r * width + vc.t - 1];
+        for (int64_t s = 0; s < TILE * width; ++s) out[s] += sums[s];
     }
-    void end_row_tile(int64_t tile_row) {
-        if (!vc.along_points) return;
+    void end_rows(const T* centre, int64_t tile_row) {
         constexpr int L = LANES<T>;
-        for (int64_t b = 0; b < TILE; b += BLOCK_ROWS<T>)
-            for (int64_t c = 0; c < vc.t; ++c)
-                for (int64_t r = 0; r < BLOCK_ROWS<T>; ++r) {
-                    const T* lanes = ws.row_lanes + (b * vc.t + c * BLOCK_ROWS<T> + r) * L;
-                    ws.row_out[(tile_row * TILE + b + r) * width + c] += hsum<T>(load(lanes));
-                }
+        if (vc.along_points)
+            for (int64_t b = 0; b < TILE; b += BLOCK_ROWS<T>)
+                for (int64_t c = 0; c < vc.t; ++c)
+                    for (int64_t r = 0; r < BLOCK_ROWS<T>; ++r) {
+                        const T* lanes = ws.row_lanes + (b * vc.t + c * BLOCK_ROWS<T> + r) * L;
+                        ws.row_tile[(b + r) * width + c] = hsum<T>(load(lanes));
+                    }
+        add(ws.row_tile, centre, ws.row_out + tile_row * TILE * width);
+    }
+    void end_pair(bool sym, const T* centre, int64_t tile_col) {
+        if (!sym) return;
+        for (int64_t j = 0; j < TILE; ++j)
+            for (int64_t c = 0; c < width; ++c)
+                ws.col_tile[j * width + c] = static_cast<double>(
+                    ws.col_sums[vc.along_points ? c * TILE + j : j * width + c]);
+        add(ws.col_tile, centre, ws.col_out + tile_col * TILE * width);
     }
 };
 
@@ -359,21 +376,24 @@ void visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make)
     for (int64_t a = 0; a < PANEL_TILES; ++a) {
         const int64_t i = I * PANEL_TILES + a;
         if (i >= first.x.tiles) break;
-        contraction.begin_row_tile();
+        if (!job.row_centres) contraction.begin_rows();
         for (int64_t b = 0; b < PANEL_TILES; ++b) {
             const int64_t j = J * PANEL_TILES + b;
             if (j >= first.z.tiles || (job.symmetric && j > i)) break;
             if (culled(job, i, j)) continue;
             const bool sym = job.symmetric ? i != j : job.both_sides;
+            if (job.row_centres) contraction.begin_rows();
             contraction.begin_pair(sym);
             const auto rows = make(i, j);
             for (int64_t r = 0; r < TILE; r += BLOCK_ROWS<T>) {
                 rows(r);
-                contraction.block(ws.k, sym, a, i * TILE + r, j * TILE, r);
+                contraction.block(ws.k, sym, i * TILE + r, j * TILE, r);
             }
-            contraction.end_pair(sym, b);
+            const int64_t d = job.v_col.t - 1;
+            if (job.row_centres) contraction.end_rows(job.col_centres + j * d, a);
+            contraction.end_pair(sym, job.row_centres ? job.row_centres + i * d : nullptr, b);
         }
-        contraction.end_row_tile(a);
+        if (!job.row_centres) contraction.end_rows(nullptr, a);
     }
 }
 
@@ -410,7 +430,7 @@ void gradient(const Job<T>& job, int q, int64_t I, int64_t J, Workspace<T>& ws) 
         const bool diagonal = job.symmetric && i == j;
         const T* left = job.left + i * TILE * job.inner;
         const T* right = job.right + j * TILE * job.inner;
-        return [&, diagonal, left, right, pair = TilePair<T>(p, i, j)](int64_t r) {
+        return [&, diagonal, left, right, pair = TilePair<T>(job, p, i, j)](int64_t r) {
             pair.h(r, ws.h);
             const T* row = left + r / G * G * job.inner + r % G;
             const T* no_norm = nullptr;

@@ -81,9 +81,9 @@ class OtherSum(Sum):
         (OtherMatern(), "native has no OtherMatern kernel"),
         (RBF() + OtherMatern(), "native has no OtherMatern kernel"),
         (OtherSum(RBF(), RBF()), "native has no OtherSum kernel"),
-        (RBF() * Matern32(), "no products of kernels but those with constants"),
-        (RBF() + RBF() * Linear(), "no products of kernels but those with constants"),
-        (2.0 * OtherMatern(), "no products of kernels but those with constants"),
+        (RBF() * Matern32(), "multiplies kernels by constants only"),
+        (RBF() + RBF() * Linear(), "multiplies kernels by constants only"),
+        (2.0 * OtherMatern(), "has no OtherMatern kernel"),
     ],
     ids=str,
 )

@@ -84,11 +84,12 @@ def components(kernel: Kernel, prefix: str = "") -> list[Component]:
                 scales.append(f"{prefix}{i}.outputscale")
             else:
                 factors.append((part, f"{prefix}{i}."))
-        if len(factors) > 1 or (factors and type(factors[0][0]) not in FAMILIES):
-            raise ValueError("native evaluates no products of kernels but those with constants")
-        if factors:
-            leaf, leaf_prefix = factors[0]
-            return [Component(leaf, leaf_prefix, (f"{leaf_prefix}outputscale", *scales))]
+        if len(factors) > 1:
+            names = " and ".join(type(part).__name__ for part, _ in factors)
+            raise ValueError(f"native multiplies kernels by constants only, not {names}")
+        if factors:  # a constant times a sum is a sum of constants times its terms
+            terms = components(*factors[0])
+            return [Component(c.leaf, c.prefix, (*c.scales, *scales)) for c in terms]
         return [Component(kernel.parts[0], f"{prefix}0.", tuple(scales))]
     if type(kernel) not in FAMILIES:
         raise ValueError(f"native has no {type(kernel).__name__} kernel")

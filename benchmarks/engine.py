@@ -137,7 +137,9 @@ def measure(case: Case, n: int, rounds: int, with_keops: bool) -> dict[str, obje
         note("native", seconds(lambda: op.matmul(native_V, share)), 1 / case.share)
         for name, form in forms.items():
             for chunk in chosen[name]:
-                note(f"{name}@{chunk}", seconds(lambda f=form, c=chunk: f(Xs, Vs, rows, c)), rows / n)
+                note(
+                    f"{name}@{chunk}", seconds(lambda f=form, c=chunk: f(Xs, Vs, rows, c)), rows / n
+                )
         note(
             f"torch addmm, usual chunk@{USUAL_CHUNK}",
             seconds(lambda: torch_addmm(Xs, Vs, rows, USUAL_CHUNK)),
@@ -229,7 +231,9 @@ def main() -> None:
         results.append(r)
         rates = [r[k] / 1e9 for k in ("native", "torch_cdist", "torch_addmm")]
         rates += [r["torch_usual_chunk"] / 1e9, r["keops"] / 1e9]
-        print(f"{case.d:5d}{case.t:4d}{case.dtype:>9}" + "".join(f"{x:8.3f}" for x in rates), end="")
+        print(
+            f"{case.d:5d}{case.t:4d}{case.dtype:>9}" + "".join(f"{x:8.3f}" for x in rates), end=""
+        )
         ratios = (r["ratio_cdist"], r["ratio_fastest"], r["ratio_usual_chunk"])
         print("  " + ", ".join(f"{x:.1f}x" for x in ratios), end="")
         print(f"; {case.target:g}x; {100 * r['fma_fraction']:.0f} %", flush=True)

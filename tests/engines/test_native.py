@@ -189,8 +189,8 @@ def test_long_sums_are_float64(d):
 def test_float32_gradient_where_the_extent_is_many_lengthscales():
     # Terms x^2 and x z of a derivative must not cancel to (x - z)^2 at the precision of x^2.
     rng = np.random.default_rng(0)
-    X = 0.5 * rng.normal(size=(1000, 3)) + 300 * rng.integers(0, 4, size=(1000, 1))
-    U, W = rng.uniform(0.5, 1.5, size=(2, 1000, 1))
+    X = 0.5 * rng.normal(size=(5000, 3)) + 300 * rng.integers(0, 4, size=(5000, 1))
+    U, W = rng.uniform(0.5, 1.5, size=(2, 5000, 1))
     expected = KernelOperator(X, Matern32(), engine="tiles", dtype="float64").gradient(U, W)
     found = KernelOperator(X, Matern32(), engine=native(), dtype="float32").gradient(U, W)
     for name, value in expected.items():

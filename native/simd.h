@@ -68,11 +68,23 @@ inline bool any_below(vec<double> v, double limit) {
     return any;
 #endif
 }
+// The lanes, which hold partial sums, added up in double (after halving their number in float,
+// where the hardware would be slow otherwise).
 template <class T>
-inline double hsum(vec<T> v) {  // in double: lanes hold partial sums
+inline double hsum(vec<T> v) {
+#if defined(__AVX512DQ__)
+    if constexpr (sizeof(T) == 4) {
+        const __m512 w = (__m512)v;
+        const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(w), _mm512_extractf32x8_ps(w, 1));
+        return _mm512_reduce_add_pd(_mm512_cvtps_pd(half));
+    } else {
+        return _mm512_reduce_add_pd((__m512d)v);
+    }
+#else
     double s = 0;
     for (int l = 0; l < LANES<T>; ++l) s += static_cast<double>(v[l]);
     return s;
+#endif
 }
 // Not as a < b ? a : b: GCC keeps that as a comparison and a blend.
 #if defined(__AVX512F__)

@@ -132,8 +132,8 @@ def measure(case: Case, n: int, rounds: int, with_keops: bool) -> dict[str, obje
     keops_rows = max(64, min(n, int(4e8 / n / case.d)))
     if with_keops:
         keops(Xs, Vs, keops_rows)  # compiles
+    share = Share(0, case.share)
     for _ in range(rounds):
-        share = Share(0, case.share)
         note("native", seconds(lambda: op.matmul(native_V, share)), 1 / case.share)
         for name, form in forms.items():
             for chunk in chosen[name]:

@@ -184,6 +184,19 @@ std::vector<int> column_exponents(const double* v, int64_t m, int64_t t) {
     return exponents;
 }
 
+// x 2^e, by a factor where there is one: ldexp on every entry of V would take longer than packing
+// it.
+class PowerOfTwo {
+  public:
+    explicit PowerOfTwo(int e) : e_(e), factor_(std::ldexp(1.0, e)), plain_(std::abs(e) < 1000) {}
+    double operator()(double x) const { return plain_ ? x * factor_ : std::ldexp(x, e_); }
+
+  private:
+    int e_;
+    double factor_;
+    bool plain_;
+};
+
 template <class T>
 struct PackedRhs {
     AlignedArray<T> data;
@@ -350,9 +363,13 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     const int64_t rows = ceil_div(n_, PANEL) * PANEL, cols = ceil_div(m_, PANEL) * PANEL;
     const std::vector<int> exponents = column_exponents(v, m_, t);
     PackedRhs<T> rhs(cols, t, isa_.lanes32 * 4 / static_cast<int>(sizeof(T)));
+    std::vector<PowerOfTwo> down, up;
+    for (int e : exponents) {
+        down.emplace_back(-e);
+        up.emplace_back(e);
+    }
     for (int64_t i = 0; i < m_; ++i)
-        for (int64_t c = 0; c < t; ++c)
-            rhs.at(i, c) = static_cast<T>(std::ldexp(v[i * t + c], -exponents[c]));
+        for (int64_t c = 0; c < t; ++c) rhs.at(i, c) = static_cast<T>(down[c](v[i * t + c]));
 
     double bound = 0;  // of |K| row sums
     for (const Component<T>& p : components_) {
@@ -381,8 +398,7 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         if (symmetric_) sums.add(J, ws.col_out, PANEL * width);
     });
     for (int64_t i = 0; i < n_; ++i)
-        for (int64_t c = 0; c < t; ++c)
-            out[i * t + c] = outputscale_ * std::ldexp(sums[i * width + c], exponents[c]);
+        for (int64_t c = 0; c < t; ++c) out[i * t + c] = outputscale_ * up[c](sums[i * width + c]);
 }
 
 template <class T>

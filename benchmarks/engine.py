@@ -133,7 +133,9 @@ def measure(case: Case, n: int, rounds: int, with_keops: bool) -> dict[str, obje
     if with_keops:
         keops(Xs, Vs, keops_rows)  # compiles
     share = Share(0, case.share)
+    rate = 0.0
     for _ in range(rounds):
+        rate = max(rate, fma_rate(0.1))
         note("native", seconds(lambda: op.matmul(native_V, share)), 1 / case.share)
         for name, form in forms.items():
             for chunk in chosen[name]:
@@ -158,7 +160,6 @@ def measure(case: Case, n: int, rounds: int, with_keops: bool) -> dict[str, obje
         "keops": top("KeOps"),
     }
     fastest = max(peers.values())
-    rate = fma_rate()
     slots = case.slots() * best["native"] / 2  # each pair is evaluated once for both sides
     return {
         **asdict(case),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from megagp.engines import (
@@ -21,12 +19,17 @@ from megagp.engines import (
     Statistics,
     TilesEngine,
 )
+from megagp.inputs import (
+    Index,
+    Matrix,
+    as_dtype,
+    as_float64,
+    as_index,
+    as_points,
+    check_finite,
+    check_match,
+)
 from megagp.kernels import Kernel
-
-Matrix: TypeAlias = ArrayLike | Tensor
-Index: TypeAlias = slice | ArrayLike | Tensor | None
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 # What culling may leave out of K, as a share of the largest entry: below what evaluating K in
 # that precision costs anyway.
@@ -77,9 +80,9 @@ class KernelOperator:
         self.X = as_points(X, "X")
         self.Z = None if Z is None else as_points(Z, "Z")
         if self.Z is not None:
-            _check_match(self.X, self.Z)
+            check_match(self.X, self.Z)
         kernel.check_inputs(self.X.shape[1])
-        self.dtype = _as_dtype(dtype)
+        self.dtype = as_dtype(dtype)
         if cull_tolerance is not None and not (0 <= cull_tolerance < float("inf")):
             raise ValueError(
                 f"cull_tolerance: expected a number >= 0, got {cull_tolerance}; 0 culls nothing"
@@ -129,8 +132,8 @@ class KernelOperator:
     def block(self, rows: Index = None, cols: Index = None) -> Tensor:
         """K[rows][:, cols] as a dense matrix in the evaluation dtype; None means all."""
         n, m = self.shape
-        i = _as_index(rows, n, "rows", self.X.device)
-        j = _as_index(cols, m, "cols", self.X.device)
+        i = as_index(rows, n, "rows", self.X.device)
+        j = as_index(cols, m, "cols", self.X.device)
         return self._prepare().block(_positions(self._row_order, i), _positions(self._col_order, j))
 
     def diagonal(self) -> Tensor:
@@ -246,7 +249,7 @@ class KernelOperator:
         return flipped._product(flipped._prepare(), U, share)
 
     def _as_rhs(self, V: Matrix, name: str, rows: int) -> Tensor:
-        tensor = _as_float64(V, name)
+        tensor = as_float64(V, name)
         if tensor.device != self.X.device:
             raise ValueError(
                 f"{name}: expected a tensor on {self.X.device} like X, got one on "
@@ -257,7 +260,7 @@ class KernelOperator:
                 f"{name}: expected {rows} rows (and any number of columns), got shape "
                 f"{tuple(tensor.shape)}"
             )
-        _check_finite(tensor, name)
+        check_finite(tensor, name)
         return tensor
 
     def __repr__(self) -> str:
@@ -302,102 +305,6 @@ class _Matmul(torch.autograd.Function):
         g = op._gradient(ctx.prepared, G, V, need_X or need_Z, ctx.share)
         by_value = [g.hyperparameters.get(name) for name in ctx.names]
         return (None, None, None, None, dV, g.X, g.Z, *by_value)
-
-
-def as_points(X: Matrix, name: str) -> Tensor:
-    """X as a finite float64 matrix with at least one row and one column."""
-    tensor = _as_float64(X, name)
-    if tensor.ndim != 2:
-        hint = "; reshape(-1, 1) makes one column of a vector" if tensor.ndim == 1 else ""
-        raise ValueError(
-            f"{name}: expected a matrix of points (n x d), got shape {tuple(tensor.shape)}{hint}"
-        )
-    n, d = tensor.shape
-    if n == 0 or d == 0:
-        raise ValueError(
-            f"{name}: expected at least one row and one column, got {n} x {d}; "
-            "check the selection that made it"
-        )
-    _check_finite(tensor, name)
-    return tensor
-
-
-def _as_float64(X: Matrix, name: str) -> Tensor:
-    if not isinstance(X, Tensor):
-        array = np.asarray(X)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(
-                f"{name}: expected real numbers, got an array of {array.dtype}; "
-                "convert it with astype(float)"
-            )
-        # A copy where torch would otherwise share memory it may not write, or strides it can't.
-        return torch.from_numpy(np.array(array, dtype=np.float64, order="C", copy=True))
-    if X.device.type == "meta":
-        raise ValueError(f"{name}: expected numbers, got a tensor on meta; load the data first")
-    if X.is_complex() or X.layout != torch.strided or X.is_quantized:
-        raise TypeError(
-            f"{name}: expected a dense tensor of real numbers, got {X.dtype}, {X.layout}; "
-            "convert it first"
-        )
-    return X.to(torch.float64)
-
-
-def _check_finite(X: Tensor, name: str) -> None:
-    bad = ~X.detach().isfinite()
-    if bad.any():
-        where = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(
-            f"{name}: expected finite numbers, got {X[where].item()} at {list(where)} "
-            f"({int(bad.sum())} such entries in all); drop or impute those rows"
-        )
-
-
-def _check_match(X: Tensor, Z: Tensor) -> None:
-    if Z.shape[1] != X.shape[1]:
-        raise ValueError(
-            f"Z: expected {X.shape[1]} columns like X, got {Z.shape[1]}; "
-            "both need the same features in the same order"
-        )
-    if Z.device != X.device:
-        raise ValueError(
-            f"Z: expected a tensor on {X.device} like X, got one on {Z.device}; move it with .to()"
-        )
-
-
-def _as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
-        raise ValueError(f"dtype: expected 'float32' or 'float64', got {dtype!r}")
-    return found
-
-
-def _as_index(index: Index, size: int, name: str, device: torch.device) -> Tensor:
-    every = torch.arange(size, device=device)
-    if index is None:
-        return every
-    if isinstance(index, slice):
-        return every[list(range(*index.indices(size)))]
-    if not isinstance(index, Tensor):
-        index = np.array(index)
-        if index.dtype.kind not in "fiub":
-            raise TypeError(f"{name}: expected integers, a mask or a slice, got {index.dtype}")
-        index = torch.from_numpy(index)
-    found = index.to(device).reshape(-1)
-    if found.dtype == torch.bool:
-        if len(found) != size:
-            raise IndexError(f"{name}: expected a mask of {size}, got {len(found)}")
-        return every[found]
-    if found.numel() == 0:
-        return every[:0]
-    if found.is_floating_point() or found.is_complex():
-        raise TypeError(f"{name}: expected integers, a mask or a slice, got {found.dtype}")
-    found = found.long()
-    if int(found.min()) < -size or int(found.max()) >= size:
-        raise IndexError(
-            f"{name}: expected indices from {-size} to {size - 1}, got "
-            f"{int(found.min())} to {int(found.max())}"
-        )
-    return every[found]
 
 
 def _sort(T: Tensor, order: Tensor | None) -> Tensor:

@@ -32,9 +32,9 @@ inline vec<T> value(vec<T> h, T alpha) {
         return -h;
     } else {
 #if defined(__AVX512F__)
-        if constexpr (F == Family::matern32 && sizeof(T) == 4) {
-            // With an estimate a0 of a, k(a) = k(a0) - L^2 2^-a0 (h - a0^2) / 2 up to
-            // (a - a0)^2 < 1e-8: the Newton step for a folded into k. Here y = -a0.
+        if constexpr (F == Family::matern32) {
+            // With an estimate a0 of a, k(a) = k(a0) - L^2 2^-a0 (h - a0^2) / 2 up to (a - a0)^2,
+            // less than 1e-8 (1e-16 in double): the last Newton step for a folded into k. y = -a0.
             const vec<T> g = positive<T>(h), y = minus_root_estimate(g);
             const vec<T> m = (T(1) - T(LN2) * y) - T(0.5 * LN2 * LN2) * (g - y * y);
             return m * exp2_of(y);

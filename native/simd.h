@@ -143,6 +143,10 @@ inline V vmax(V a, V b) {
 inline vec<float> minus_root_estimate(vec<float> h) {  // relative error below 2^-14
     return vec<float>{} - h * (vec<float>)_mm512_rsqrt14_ps((__m512)h);
 }
+inline vec<double> minus_root_estimate(vec<double> h) {  // below 2^-27, after a Newton step
+    const vec<double> y = (vec<double>)_mm512_rsqrt14_pd((__m512d)h);
+    return vec<double>{} - h * (y + 0.5 * y * (1.0 - (h * y) * y));
+}
 #endif
 
 inline vec<float> root(vec<float> h) {
@@ -210,11 +214,15 @@ inline vec<float> exp2_of(vec<float> y) {
 }
 
 inline vec<double> exp2_of(vec<double> y) {
+#if defined(__AVX512DQ__)
+    const vec<double> g = (vec<double>)_mm512_reduce_pd((__m512d)y, 0x08);  // y - round(y)
+#else
     typedef typename Simd<double>::ivec ivec;
     y = vmax(y, splat(-1020.0));
     const double magic = 6755399441055744.0;  // 1.5 * 2^52
     const vec<double> m = magic + y;
     const vec<double> g = y - (m - magic);
+#endif
     vec<double> q = 7.07097786650813856e-9 * g + 1.02059054137655958e-7;
     q = q * g + 1.32154516332214344e-6;
     q = q * g + 0.0000152526729248507364;
@@ -225,7 +233,11 @@ inline vec<double> exp2_of(vec<double> y) {
     q = q * g + 0.240226506959100761;
     q = q * g + 0.693147180559946159;
     q = q * g + 1.0;
+#if defined(__AVX512DQ__)
+    return (vec<double>)_mm512_scalef_pd((__m512d)q, (__m512d)(y - g));
+#else
     return (vec<double>)((ivec)q + ((ivec)m << 52));
+#endif
 }
 
 // log2(x) for normal x >= 1: exponent, then the atanh series of the mantissa in [1/sqrt2, sqrt2).

@@ -239,11 +239,10 @@ class Workspaces {
         }
         panel_ = PANEL * width;
     }
-    Workspace<T>& start(int thread) {
-        Workspace<T>& w = ws_[thread];
+    Workspace<T>& operator[](int thread) { return ws_[thread]; }
+    void clear(Workspace<T>& w) const {  // for the next task; they start out clear
         std::fill(w.row_out, w.row_out + 2 * panel_, 0.0);
         w.scalars[0] = w.scalars[1] = 0;
-        return w;
     }
 
   private:
@@ -312,19 +311,6 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
         if (!symmetric) points_.push_back(pack<T>(in.z, m, d, centre, scale));
         p.z = points_.back().view;
 
-        // The norm of what is skipped is at most sqrt(n m) times its largest entry (with padding).
-        const double entries =
-            static_cast<double>(p.x.tiles * TILE) * static_cast<double>(p.z.tiles * TILE);
-        const double level =
-            cull_tolerance / std::sqrt(entries) / static_cast<double>(inputs.size());
-        const double cutoff =
-            cull_tolerance > 0 && cancels(in.family)
-                ? first_at_most(
-                      [&](double h) { return in.outputscale * kernel_of(in.family, h, in.alpha); },
-                      level)
-                : std::numeric_limits<double>::infinity();
-        p.cutoff = static_cast<T>(std::min(cutoff * 1.0001, 0.5 * std::numeric_limits<T>::max()));
-
         for (int e = 0; e < NEAR_LEVELS; ++e) {
             // d roundings of random sign, each of a partial sum between h and the norms
             const double error = roundoff * (1 + 0.3 * std::sqrt(static_cast<double>(d))) *
@@ -338,6 +324,30 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
         }
         components_.push_back(p);
         scales_.push_back(scale);
+    }
+
+    // The norm of what is skipped is at most sqrt(n m) times its largest entry (with padding),
+    // which is pessimistic: most of what is skipped is far smaller. So a level 16 times as high is
+    // tried, and kept if the bound summed over all tile pairs stays within the tolerance.
+    const double tiles =
+        static_cast<double>(components_[0].x.tiles) * static_cast<double>(components_[0].z.tiles);
+    const double level =
+        cull_tolerance / (TILE * std::sqrt(tiles)) / static_cast<double>(inputs.size());
+    set_cutoffs(inputs, 16 * level);
+    if (cull_tolerance == 0 || tiles > 4e7 || culling().bound > cull_tolerance)
+        set_cutoffs(inputs, level);
+}
+
+template <class T>
+void Plan<T>::set_cutoffs(const std::vector<ComponentInput>& inputs, double level) {
+    for (size_t p = 0; p < inputs.size(); ++p) {
+        const ComponentInput& in = inputs[p];
+        const auto k = [&](double h) { return in.outputscale * kernel_of(in.family, h, in.alpha); };
+        const double cutoff = level > 0 && cancels(in.family)
+                                  ? first_at_most(k, level)
+                                  : std::numeric_limits<double>::infinity();
+        components_[p].cutoff = static_cast<T>(
+            std::min(cutoff * 1.0001, 0.5 * static_cast<double>(std::numeric_limits<T>::max())));
     }
 }
 
@@ -392,10 +402,11 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     parallel(task_count(), run, [&](int thread, int64_t task) {
         int64_t I, J;
         panel_pair(task, symmetric_, cols / PANEL, &I, &J);
-        Workspace<T>& ws = workspaces.start(thread);
-        ops_.matmul(j, I, J, ws);
+        Workspace<T>& ws = workspaces[thread];
+        if (!ops_.matmul(j, I, J, ws)) return;
         sums.add(I, ws.row_out, PANEL * width);
         if (symmetric_) sums.add(J, ws.col_out, PANEL * width);
+        workspaces.clear(ws);
     });
     for (int64_t i = 0; i < n_; ++i)
         for (int64_t c = 0; c < t; ++c) out[i * t + c] = outputscale_ * up[c](sums[i * width + c]);
@@ -488,11 +499,12 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         parallel(tasks, run, [&](int thread, int64_t task) {
             int64_t I, J;
             panel_pair(task, symmetric_, cols / PANEL, &I, &J);
-            Workspace<T>& ws = workspaces.start(thread);
-            ops_.gradient(j, p, I, J, ws);
+            Workspace<T>& ws = workspaces[thread];
+            if (!ops_.gradient(j, p, I, J, ws)) return;
             row_sums.add(I, ws.row_out, PANEL * width);
             (symmetric_ ? row_sums : col_sums).add(J, ws.col_out, PANEL * width);
             scalar_sums.add(0, ws.scalars, 2);
+            workspaces.clear(ws);
         });
 
         const double weight = static_cast<double>(comp.weight) * outputscale_;
@@ -526,7 +538,7 @@ void Plan<T>::block(T* out, const Run& run) const {
     parallel(rows * cols, run, [&](int thread, int64_t task) {
         const int64_t a = task / cols, b = task % cols;
         ops_.block(j, a, b, std::min(TILE, n_ - a * TILE), std::min(TILE, m_ - b * TILE),
-                   out + a * TILE * m_ + b * TILE, m_, workspaces.start(thread));
+                   out + a * TILE * m_ + b * TILE, m_, workspaces[thread]);
     });
 }
 

@@ -79,6 +79,7 @@ class Plan {
 
   private:
     Job<T> job() const;
+    void set_cutoffs(const std::vector<ComponentInput>& inputs, double level);
     int64_t task_count() const;
 
     const InstructionSet& isa_;

@@ -104,9 +104,10 @@ struct Workspace {
 template <class T>
 struct Ops {
     // Adds the product of panel pair (I, J) into ws.row_out and ws.col_out.
-    void (*matmul)(const Job<T>&, int64_t I, int64_t J, Workspace<T>&);
+    // False if every tile pair was culled and nothing was added.
+    bool (*matmul)(const Job<T>&, int64_t I, int64_t J, Workspace<T>&);
     // The same for the gradient of component p: contracts H = B * dk/dh with [features, 1].
-    void (*gradient)(const Job<T>&, int p, int64_t I, int64_t J, Workspace<T>&);
+    bool (*gradient)(const Job<T>&, int p, int64_t I, int64_t J, Workspace<T>&);
     // Writes K of tile pair (i, j) to out (row stride ld), rows x cols of it.
     void (*block)(const Job<T>&, int64_t i, int64_t j, int64_t rows, int64_t cols, T* out,
                   int64_t ld, Workspace<T>&);

@@ -370,17 +370,20 @@ struct Contraction {
 // Visits the tile pairs of panel pair (I, J) that are not culled. `make(i, j)` sets up what serves
 // a whole pair; the function it returns leaves in ws.k a block of what is to be contracted.
 template <class T, class Body>
-void visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make) {
+bool visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make) {
     const Component<T>& first = job.components[0];
     Contraction<T> contraction(job.v_row, job.v_col, ws);
+    bool any = false;
     for (int64_t a = 0; a < PANEL_TILES; ++a) {
         const int64_t i = I * PANEL_TILES + a;
         if (i >= first.x.tiles) break;
+        bool used = false;
         if (!job.row_centres) contraction.begin_rows();
         for (int64_t b = 0; b < PANEL_TILES; ++b) {
             const int64_t j = J * PANEL_TILES + b;
             if (j >= first.z.tiles || (job.symmetric && j > i)) break;
             if (culled(job, i, j)) continue;
+            any = used = true;
             const bool sym = job.symmetric ? i != j : job.both_sides;
             if (job.row_centres) contraction.begin_rows();
             contraction.begin_pair(sym);
@@ -393,13 +396,14 @@ void visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make)
             if (job.row_centres) contraction.end_rows(job.col_centres + j * d, a);
             contraction.end_pair(sym, job.row_centres ? job.row_centres + i * d : nullptr, b);
         }
-        if (!job.row_centres) contraction.end_rows(nullptr, a);
+        if (!job.row_centres && used) contraction.end_rows(nullptr, a);
     }
+    return any;
 }
 
 template <class T>
-void matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
-    visit(job, I, J, ws, [&](int64_t i, int64_t j) {
+bool matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
+    return visit(job, I, J, ws, [&](int64_t i, int64_t j) {
         return [&, tile = KernelTile<T>(job, i, j)](int64_t r) { tile.rows(r, ws.h, ws.k); };
     });
 }
@@ -423,10 +427,10 @@ void gradient_values(const T* h, const T* b, T alpha, double factor, T* out, dou
 }
 
 template <class T>
-void gradient(const Job<T>& job, int q, int64_t I, int64_t J, Workspace<T>& ws) {
+bool gradient(const Job<T>& job, int q, int64_t I, int64_t J, Workspace<T>& ws) {
     const Component<T>& p = job.components[q];
     constexpr int64_t G = GROUP<T>;
-    visit(job, I, J, ws, [&](int64_t i, int64_t j) {
+    return visit(job, I, J, ws, [&](int64_t i, int64_t j) {
         const bool diagonal = job.symmetric && i == j;
         const T* left = job.left + i * TILE * job.inner;
         const T* right = job.right + j * TILE * job.inner;

@@ -17,7 +17,7 @@
 
 namespace megagp {
 
-// Kernels of far points underflow to subnormal numbers, on which arithmetic is a hundred times
+// Kernels of far points underflow to subnormal numbers, on which arithmetic is many times
 // slower. They are below any error that matters: our own threads (and no other) treat them as 0.
 inline void flush_subnormals() {
 #if defined(__SSE2__)

@@ -202,9 +202,10 @@ struct PackedRhs {
     AlignedArray<T> data;
     Rhs<T> view;
 
-    // Room for `points` (padded) x t, zero. Few columns go along the points, many along t.
+    // Room for `points` (padded) x t, zero. Few columns go along the points; along t go as many as
+    // nearly fill a vector.
     PackedRhs(int64_t points, int64_t t, int lanes) {
-        const bool along = t * 4 < lanes * 3;
+        const bool along = t * 8 < lanes * 7;
         const int64_t stride = along ? points : ceil_div(t, lanes) * lanes;
         data = AlignedArray<T>(along ? stride * t : points * stride);
         view = {data.data(), t, stride, along};
@@ -212,7 +213,6 @@ struct PackedRhs {
     T& at(int64_t i, int64_t c) {
         return data.data()[view.along_points ? c * view.stride + i : i * view.stride + c];
     }
-    int64_t width() const { return view.along_points ? view.t : view.stride; }
 };
 
 template <class T>
@@ -220,36 +220,27 @@ class Workspaces {
   public:
     Workspaces(int threads, int64_t width, int64_t tasks)
         : ws_(std::min<int64_t>(threads, std::max<int64_t>(tasks, 1))) {
-        const int64_t block = BLOCK_ROWS<T> * TILE;
         for (size_t k = 0; k < ws_.size(); ++k) {
-            small_.emplace_back(3 * block + TILE * 16 * width + TILE * width);
-            out_.emplace_back(2 * (PANEL + TILE) * width);
+            small_.emplace_back(3 * BLOCK<T> + 2 * TILE * width);
+            out_.emplace_back(2 * PANEL * width);
             T* p = small_.back().data();
             Workspace<T>& w = ws_[k];
             w.h = p;
-            w.k = p + block;
-            w.b = p + 2 * block;
-            w.row_lanes = p + 3 * block;
-            w.col_sums = w.row_lanes + TILE * 16 * width;
+            w.k = p + BLOCK<T>;
+            w.b = p + 2 * BLOCK<T>;
+            w.row_sums = p + 3 * BLOCK<T>;
+            w.col_sums = w.row_sums + TILE * width;
             w.row_out = out_.back().data();
             w.col_out = w.row_out + PANEL * width;
-            w.row_tile = w.col_out + PANEL * width;
-            w.col_tile = w.row_tile + TILE * width;
             w.scalars[0] = w.scalars[1] = 0;
         }
-        panel_ = PANEL * width;
     }
     Workspace<T>& operator[](int thread) { return ws_[thread]; }
-    void clear(Workspace<T>& w) const {  // for the next task; they start out clear
-        std::fill(w.row_out, w.row_out + 2 * panel_, 0.0);
-        w.scalars[0] = w.scalars[1] = 0;
-    }
 
   private:
     std::vector<Workspace<T>> ws_;
     std::vector<AlignedArray<T>> small_;
     std::vector<AlignedArray<double>> out_;
-    int64_t panel_;
 };
 
 void panel_pair(int64_t task, bool symmetric, int64_t column_panels, int64_t* I, int64_t* J) {
@@ -394,8 +385,8 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         }
         bound += 1.01 * top * static_cast<double>(p.weight) * static_cast<double>(m_);
     }
-    const int64_t width = rhs.width(), terms = (rows + cols) / PANEL;
-    ReproducibleSums sums(rows * width, PANEL * width, bound, terms);
+    const int64_t width = rhs.view.width(), terms = (rows + cols) / PANEL;
+    ReproducibleSums sums(isa_, rows * width, PANEL * width, bound, terms);
     Workspaces<T> workspaces(run.threads, width, task_count());
     Job<T> j = job();
     j.v_row = j.v_col = rhs.view;
@@ -404,12 +395,12 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         panel_pair(task, symmetric_, cols / PANEL, &I, &J);
         Workspace<T>& ws = workspaces[thread];
         if (!ops_.matmul(j, I, J, ws)) return;
-        sums.add(I, ws.row_out, PANEL * width);
-        if (symmetric_) sums.add(J, ws.col_out, PANEL * width);
-        workspaces.clear(ws);
+        sums.take(I, ws.row_out, PANEL * width);
+        if (symmetric_) sums.take(J, ws.col_out, PANEL * width);
     });
     for (int64_t i = 0; i < n_; ++i)
-        for (int64_t c = 0; c < t; ++c) out[i * t + c] = outputscale_ * up[c](sums[i * width + c]);
+        for (int64_t c = 0; c < t; ++c)
+            out[i * t + c] = outputscale_ * up[c](sums[rhs.view.sum_at(i, c)]);
 }
 
 template <class T>
@@ -477,7 +468,7 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         j.v_col = at_cols.view;
         j.row_centres = row_centres.data();
         j.col_centres = col_centres.data();
-        const int64_t width = at_rows.width();
+        const int64_t width = at_rows.view.width();
 
         double reach = 1;  // largest |feature|
         for (int64_t s = 0; s < comp.x.tiles; ++s)
@@ -488,23 +479,22 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
             std::max(1.0, slope_of(comp.family, 1e-30, static_cast<double>(comp.alpha)));
         const double bound = 2.0 * static_cast<double>(inner) * reach * slope *
                              static_cast<double>(std::max(n_, m_));
-        ReproducibleSums row_sums(rows * width, PANEL * width, bound, (rows + cols) / PANEL);
-        ReproducibleSums col_sums(symmetric_ ? 0 : cols * width, PANEL * width, bound,
+        ReproducibleSums row_sums(isa_, rows * width, PANEL * width, bound, (rows + cols) / PANEL);
+        ReproducibleSums col_sums(isa_, symmetric_ ? 0 : cols * width, PANEL * width, bound,
                                   rows / PANEL);
         // |k| <= 1 (linear: reach^2) and |dk/dalpha| <= 1 + 1 / (e alpha)
         const double value = reach * reach + 1 / static_cast<double>(comp.alpha);
         ReproducibleSums scalar_sums(
-            2, 2, value * inner * static_cast<double>(n_) * static_cast<double>(m_), tasks);
+            isa_, 2, 2, value * inner * static_cast<double>(n_) * static_cast<double>(m_), tasks);
         Workspaces<T> workspaces(run.threads, width, task_count());
         parallel(tasks, run, [&](int thread, int64_t task) {
             int64_t I, J;
             panel_pair(task, symmetric_, cols / PANEL, &I, &J);
             Workspace<T>& ws = workspaces[thread];
             if (!ops_.gradient(j, p, I, J, ws)) return;
-            row_sums.add(I, ws.row_out, PANEL * width);
-            (symmetric_ ? row_sums : col_sums).add(J, ws.col_out, PANEL * width);
-            scalar_sums.add(0, ws.scalars, 2);
-            workspaces.clear(ws);
+            row_sums.take(I, ws.row_out, PANEL * width);
+            (symmetric_ ? row_sums : col_sums).take(J, ws.col_out, PANEL * width);
+            scalar_sums.take(0, ws.scalars, 2);
         });
 
         const double weight = static_cast<double>(comp.weight) * outputscale_;
@@ -517,11 +507,12 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         auto finish = [&](const Points<T>& points, const ReproducibleSums& sums, int64_t count,
                           double* g) {
             for (int64_t i = 0; i < count; ++i) {
-                const double total = linear ? 0.0 : sums[i * width + d];
+                const double total = linear ? 0.0 : sums[at_rows.view.sum_at(i, d)];
                 for (int c = 0; c < d; ++c) {
                     const double f =
                         static_cast<double>(points.packed[(i / G) * G * d + c * G + i % G]);
-                    g[i * d + c] = std::ldexp(factor * (total * f - sums[i * width + c]), common);
+                    g[i * d + c] =
+                        std::ldexp(factor * (total * f - sums[at_rows.view.sum_at(i, c)]), common);
                 }
             }
         };

@@ -16,6 +16,16 @@ namespace {
 //
 #include "tile.h"
 
+void add_split(double* __restrict values, int64_t count, double grid_hi, double grid_lo,
+               double* __restrict hi, double* __restrict lo) {
+    for (int64_t s = 0; s < count; ++s) {
+        const double x = values[s], h = (x + grid_hi) - grid_hi;
+        hi[s] += h;
+        lo[s] += ((x - h) + grid_lo) - grid_lo;
+        values[s] = 0;
+    }
+}
+
 double now() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -55,6 +65,7 @@ const InstructionSet instruction_set = {
     LANES<float>,
     {matmul<float>, gradient<float>, block<float>},
     {matmul<double>, gradient<double>, block<double>},
+    add_split,
     fma_rate,
 };
 

@@ -16,7 +16,7 @@ constexpr int DIFFERENCE_MAX_D = 4;            // up to here h is summed from di
 template <class T>
 constexpr int64_t GROUP = 256 / sizeof(T);  // points per packed group
 template <class T>
-constexpr int64_t BLOCK_ROWS = 64 / sizeof(T);  // rows of K held in L1 at a time: 16 KB
+constexpr int64_t BLOCK = 16384 / sizeof(T);  // entries of K held in L1 at a time, at most
 
 enum class Family : int {
     matern12 = 0,
@@ -65,6 +65,11 @@ struct Rhs {
     int64_t stride;  // along_points: points (data[c * stride + i]); else padded t (data[i * stride
                      // + c])
     bool along_points;
+    int64_t width() const { return along_points ? t : stride; }
+    // Where sums for these right-hand sides keep that of point i and column c.
+    int64_t sum_at(int64_t i, int64_t c) const {
+        return along_points ? (i / TILE * t + c) * TILE + i % TILE : i * stride + c;
+    }
 };
 
 template <class T>
@@ -89,14 +94,12 @@ struct Job {
 // One thread's room, allocated by the driver; sizes in driver.cpp.
 template <class T>
 struct Workspace {
-    T* h;               // BLOCK_ROWS x TILE
-    T* k;               // BLOCK_ROWS x TILE
-    T* b;               // BLOCK_ROWS x TILE
-    T* row_lanes;       // TILE x 16 x t: row sums before the lanes are added up
+    T* h;               // BLOCK
+    T* k;               // BLOCK
+    T* b;               // BLOCK
+    T* row_sums;        // TILE x t: of one tile pair
     T* col_sums;        // TILE x t
-    double* row_tile;   // TILE x t: sums of one tile, in double
-    double* col_tile;   // TILE x t
-    double* row_out;    // PANEL x t: contribution of this task to its rows
+    double* row_out;    // PANEL x t: contribution of this task to its rows, tile by tile
     double* col_out;    // PANEL x t: and, if symmetric, to its columns
     double scalars[2];  // gradient: sum B k, sum B dk/dalpha
 };
@@ -118,6 +121,9 @@ struct InstructionSet {
     int lanes32;  // float32 per vector
     Ops<float> f32;
     Ops<double> f64;
+    // hi + lo += values, each split on two grids (reproducible_sum.h); values = 0.
+    void (*add_split)(double* values, int64_t count, double grid_hi, double grid_lo, double* hi,
+                      double* lo);
     double (*fma_rate)(double seconds);  // float32 multiply-adds per second of one thread, measured
 };
 

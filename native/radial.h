@@ -15,17 +15,16 @@
 
 constexpr double LN2 = 0.69314718055994530942;
 
+// h of coinciding points, and the least h there is (linear apart): roots need no check for 0.
 template <class T>
-inline vec<T> positive(vec<T> h) {  // roundoff may leave h just below 0, where root is undefined
-    return vmax(h, splat(T(sizeof(T) == 4 ? 1e-30 : 1e-290)));
-}
+constexpr T TINY = T(sizeof(T) == 4 ? 1e-30 : 1e-290);
 
 template <Family F, class T>
 inline vec<T> value(vec<T> h, T alpha) {
     if constexpr (F == Family::rbf) {
-        return exp2_of(-vmax(h, vec<T>{}));
+        return exp2_of(-h);
     } else if constexpr (F == Family::rational_quadratic) {
-        return exp2_of(-alpha * log2_1p<T>(vmax(h, vec<T>{})));
+        return exp2_of(-alpha * log2_1p<T>(h));
     } else if constexpr (F == Family::constant) {
         return splat(T(1));
     } else if constexpr (F == Family::linear) {
@@ -35,12 +34,12 @@ inline vec<T> value(vec<T> h, T alpha) {
         if constexpr (F == Family::matern32) {
             // With an estimate a0 of a, k(a) = k(a0) - L^2 2^-a0 (h - a0^2) / 2 up to (a - a0)^2,
             // less than 1e-8 (1e-16 in double): the last Newton step for a folded into k. y = -a0.
-            const vec<T> g = positive<T>(h), y = minus_root_estimate(g);
-            const vec<T> m = (T(1) - T(LN2) * y) - T(0.5 * LN2 * LN2) * (g - y * y);
+            const vec<T> y = minus_root_estimate(h);
+            const vec<T> m = (T(1) - T(LN2) * y) - T(0.5 * LN2 * LN2) * (h - y * y);
             return m * exp2_of(y);
         }
 #endif
-        const vec<T> a = root(positive<T>(h)), e = exp2_of(-a);
+        const vec<T> a = root(h), e = exp2_of(-a);
         if constexpr (F == Family::matern12) return e;
         const vec<T> b = T(LN2) * a;
         if constexpr (F == Family::matern32) return e * (T(1) + b);
@@ -56,14 +55,14 @@ struct Slope {
 template <Family F, class T>
 inline Slope<T> slope(vec<T> h, T alpha) {
     if constexpr (F == Family::rbf) {
-        const vec<T> e = exp2_of(-vmax(h, vec<T>{}));
+        const vec<T> e = exp2_of(-h);
         return {e, T(-LN2) * e, vec<T>{}};
     } else if constexpr (F == Family::rational_quadratic) {
-        const vec<T> g = vmax(h, vec<T>{}), l = log2_1p<T>(g);
-        const vec<T> k = exp2_of(-alpha * l), shrink = T(1) / (T(1) + g);
+        const vec<T> l = log2_1p<T>(h);
+        const vec<T> k = exp2_of(-alpha * l), shrink = T(1) / (T(1) + h);
         // With w = h / (1 + h): w - log(1 + h) = w + log(1 - w) = -(w^2/2 + w^3/3 + ...), which
         // replaces the difference where that cancels.
-        const vec<T> w = g * shrink;
+        const vec<T> w = h * shrink;
         vec<T> series = splat(T(1) / T(10));
         for (int n = 9; n >= 2; --n) series = series * w + T(1) / T(n);
         const vec<T> by_log = w - T(LN2) * l, by_series = -w * w * series;
@@ -75,12 +74,12 @@ inline Slope<T> slope(vec<T> h, T alpha) {
         return {-h, splat(T(-1)), vec<T>{}};
     } else {
         // Matérn-1/2: not steeper than at h = 1e-30, the bound that the driver's sums rely on.
-        constexpr T floor = F == Family::matern12 ? T(1e-30) : T(0);
-        const vec<T> a = root(vmax(positive<T>(h), splat(floor))), e = exp2_of(-a), b = T(LN2) * a;
+        const vec<T> a = root(F == Family::matern12 ? vmax(h, splat(T(1e-30))) : h),
+                     e = exp2_of(-a), b = T(LN2) * a;
         if constexpr (F == Family::matern12) {
             // not differentiable at coinciding points: 0 there, as for |x| at 0
             const vec<T> d = T(-0.5 * LN2) * e / a;
-            return {e, h > T(0) ? d : vec<T>{}, vec<T>{}};
+            return {e, h > TINY<T> ? d : vec<T>{}, vec<T>{}};
         }
         if constexpr (F == Family::matern32)
             return {e * (T(1) + b), T(-0.5 * LN2 * LN2) * e, vec<T>{}};

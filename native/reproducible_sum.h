@@ -18,8 +18,10 @@ namespace megagp {
 class ReproducibleSums {
   public:
     // `size` sums, each at most `bound` in magnitude, of at most `terms` terms; locked per `chunk`.
-    ReproducibleSums(int64_t size, int64_t chunk, double bound, int64_t terms)
-        : hi_(size),
+    ReproducibleSums(const InstructionSet& isa, int64_t size, int64_t chunk, double bound,
+                     int64_t terms)
+        : isa_(isa),
+          hi_(size),
           lo_(size),
           chunk_(chunk),
           locks_(new std::mutex[(size + chunk - 1) / chunk + 1]) {
@@ -31,21 +33,17 @@ class ReproducibleSums {
         magic_lo_ = std::ldexp(1.5, e + 1 - 52 + bits);
     }
 
-    // Adds values[0 .. count) to sums [chunk_index * chunk, ...).
-    void add(int64_t chunk_index, const double* values, int64_t count) {
+    // Moves values[0 .. count) to sums [chunk_index * chunk, ...): adds them and leaves zeros.
+    void take(int64_t chunk_index, double* values, int64_t count) {
         std::lock_guard<std::mutex> lock(locks_[chunk_index]);
-        double* __restrict hi = hi_.data() + chunk_index * chunk_;
-        double* __restrict lo = lo_.data() + chunk_index * chunk_;
-        for (int64_t s = 0; s < count; ++s) {
-            const double x = values[s], h = (x + magic_hi_) - magic_hi_;
-            hi[s] += h;
-            lo[s] += ((x - h) + magic_lo_) - magic_lo_;
-        }
+        const int64_t first = chunk_index * chunk_;
+        isa_.add_split(values, count, magic_hi_, magic_lo_, hi_.data() + first, lo_.data() + first);
     }
 
     double operator[](int64_t s) const { return hi_.data()[s] + lo_.data()[s]; }
 
   private:
+    const InstructionSet& isa_;
     AlignedArray<double> hi_, lo_;
     int64_t chunk_;
     double magic_hi_, magic_lo_;

@@ -86,6 +86,75 @@ inline double hsum(vec<T> v) {
     return s;
 #endif
 }
+// out[r] += the sum of the lanes of v[r], r < R: a transposition by halves.
+#if defined(__AVX512DQ__)
+template <int R>
+inline void add_lanes(const vec<float>* v, float* out) {
+    static_assert(R == 8, "as many as fill half a vector");
+    __m512 quad[2];  // of four rows each, quarters of their sums
+    for (int h = 0; h < 2; ++h) {
+        __m512d pair[2];
+        for (int p = 0; p < 2; ++p) {
+            const __m512 a = (__m512)v[4 * h + 2 * p], b = (__m512)v[4 * h + 2 * p + 1];
+            pair[p] = (__m512d)(_mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b));
+        }
+        quad[h] = (__m512)_mm512_unpacklo_pd(pair[0], pair[1]) +
+                  (__m512)_mm512_unpackhi_pd(pair[0], pair[1]);
+    }
+    const __m512 half =
+        _mm512_shuffle_f32x4(quad[0], quad[1], 0x88) + _mm512_shuffle_f32x4(quad[0], quad[1], 0xdd);
+    const __m512 sum =
+        _mm512_shuffle_f32x4(half, half, 0x08) + _mm512_shuffle_f32x4(half, half, 0x0d);
+    _mm256_storeu_ps(out, _mm256_loadu_ps(out) + _mm512_castps512_ps256(sum));
+}
+template <int R>
+inline void add_lanes(const vec<double>* v, double* out) {
+    static_assert(R == 8, "as many as fill a vector");
+    __m512d pair[4], quad[2];
+    for (int p = 0; p < 4; ++p) {
+        const __m512d a = (__m512d)v[2 * p], b = (__m512d)v[2 * p + 1];
+        pair[p] = _mm512_unpacklo_pd(a, b) + _mm512_unpackhi_pd(a, b);
+    }
+    for (int h = 0; h < 2; ++h)
+        quad[h] = _mm512_shuffle_f64x2(pair[2 * h], pair[2 * h + 1], 0x88) +
+                  _mm512_shuffle_f64x2(pair[2 * h], pair[2 * h + 1], 0xdd);
+    const __m512d sum =
+        _mm512_shuffle_f64x2(quad[0], quad[1], 0x88) + _mm512_shuffle_f64x2(quad[0], quad[1], 0xdd);
+    _mm512_storeu_pd(out, _mm512_loadu_pd(out) + sum);
+}
+#elif defined(__AVX2__)
+template <int R>
+inline void add_lanes(const vec<float>* v, float* out) {
+    static_assert(R == 4, "as many as fill half a vector");
+    const __m256 pairs[2] = {_mm256_hadd_ps((__m256)v[0], (__m256)v[1]),
+                             _mm256_hadd_ps((__m256)v[2], (__m256)v[3])};
+    const __m256 half = _mm256_hadd_ps(pairs[0], pairs[1]);
+    const __m128 sum = _mm256_castps256_ps128(half) + _mm256_extractf128_ps(half, 1);
+    _mm_storeu_ps(out, _mm_loadu_ps(out) + sum);
+}
+template <int R>
+inline void add_lanes(const vec<double>* v, double* out) {
+    static_assert(R == 4, "as many as fill a vector");
+    const __m256d a = _mm256_hadd_pd((__m256d)v[0], (__m256d)v[1]),
+                  b = _mm256_hadd_pd((__m256d)v[2], (__m256d)v[3]);
+    const __m256d sum = _mm256_permute2f128_pd(a, b, 0x20) + _mm256_permute2f128_pd(a, b, 0x31);
+    _mm256_storeu_pd(out, _mm256_loadu_pd(out) + sum);
+}
+#else
+template <int R, class V, class T>
+inline void add_lanes(const V* v, T* out) {
+    for (int r = 0; r < R; ++r)
+        for (int l = 0; l < LANES<T>; ++l) out[r] += v[r][l];
+}
+#endif
+// Keeps a vector that is used twice in a register: GCC would load it twice.
+template <class V>
+inline V keep(V v) {
+#if defined(__AVX512F__) || defined(__AVX2__)
+    asm("" : "+v"(v));
+#endif
+    return v;
+}
 // Not as a < b ? a : b: GCC keeps that as a comparison and a blend.
 #if defined(__AVX512F__)
 inline vec<float> vmin(vec<float> a, vec<float> b) {

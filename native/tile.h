@@ -9,9 +9,28 @@ constexpr int CONTRACT_ROWS = 8;
 constexpr int MICRO_ROWS = 4, MICRO_VECTORS = 2;  // 8 of 16
 constexpr int CONTRACT_ROWS = 4;
 #endif
+// Rows of a block: 16 x 256 entries (float32) for right-hand sides along points, where sums over
+// long rows pay; 32 x 64 along columns of V, where sums of rows and of columns take the same room
+// in L1.
+template <class T>
+constexpr int64_t WIDE_ROWS = 64 / sizeof(T);
+template <class T>
+constexpr int64_t NARROW_ROWS = 128 / sizeof(T);
 constexpr int INNER_CHUNK = 96;  // dimensions per pass: a group's chunk of 24 KB stays in L1
 
 enum class Form { product, difference, dot };
+
+// The part of a tile pair that goes through the stages at a time: rows of one packed group, whole
+// groups of columns. Stored as [group of columns][row][column in group].
+struct Block {
+    int64_t row, col;  // where in the tile pair
+    int64_t rows, cols;
+    int64_t size() const { return rows * cols; }
+    template <class T>
+    int64_t at(int64_t r, int64_t c) const {
+        return (c / GROUP<T> * rows + r) * GROUP<T> + c % GROUP<T>;
+    }
+};
 
 // out (+)= a micro-tile of MICRO_ROWS x MICRO_VECTORS over `inner` dimensions (D of them if D > 0).
 //   product: h = |x|^2/2 + |z|^2/2 - x.z    difference: h = sum (x - z)^2    dot: -x.z
@@ -25,10 +44,12 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
     if (first) {
         for (int r = 0; r < MICRO_ROWS; ++r)
             for (int v = 0; v < MICRO_VECTORS; ++v)
-                acc[r][v] = F == Form::product ? x_norm[r] + load(z_norm + v * L) : vec<T>{};
+                acc[r][v] = F == Form::product      ? x_norm[r] + load(z_norm + v * L)
+                            : F == Form::difference ? splat(TINY<T>)
+                                                    : vec<T>{};
     } else {
         for (int r = 0; r < MICRO_ROWS; ++r)
-            for (int v = 0; v < MICRO_VECTORS; ++v) acc[r][v] = load(out + r * TILE + v * L);
+            for (int v = 0; v < MICRO_VECTORS; ++v) acc[r][v] = load(out + r * G + v * L);
     }
     const int count = D > 0 ? D : inner;
     for (int c = 0; c < count; ++c) {
@@ -47,7 +68,7 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
         }
     }
     for (int r = 0; r < MICRO_ROWS; ++r)
-        for (int v = 0; v < MICRO_VECTORS; ++v) store(out + r * TILE + v * L, acc[r][v]);
+        for (int v = 0; v < MICRO_VECTORS; ++v) store(out + r * G + v * L, acc[r][v]);
     if constexpr (F == Form::product) {  // as a tree: a chain of minima would wait for each other
         static_assert(MICRO_ROWS == 4, "two levels");
         for (int v = 0; v < MICRO_VECTORS; ++v)
@@ -65,9 +86,9 @@ __attribute__((noinline)) void repair(const T* x, const T* z, int d, T near, T* 
     constexpr int L = LANES<T>;
     for (int r = 0; r < MICRO_ROWS; ++r)
         for (int v = 0; v < MICRO_VECTORS; ++v) {
-            T* at = h + r * TILE + v * L;
+            T* at = h + r * G + v * L;
             if (!any_below(load(at), near)) continue;
-            vec<T> s = {};
+            vec<T> s = splat(2 * TINY<T>);
             for (int c = 0; c < d; ++c) {
                 const vec<T> delta = splat(x[c * G + r]) - load(z + c * G + v * L);
                 s = s + delta * delta;
@@ -76,18 +97,19 @@ __attribute__((noinline)) void repair(const T* x, const T* z, int d, T near, T* 
         }
 }
 
-// h (or -x.z) for BLOCK_ROWS rows starting at x against one tile of columns.
+// h (or -x.z) for a block: its rows start at x, its columns at z.
 template <class T, Form F, int D>
-void pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T near, T* out) {
+void pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T near, Block block,
+           T* out) {
     constexpr int64_t G = GROUP<T>;
     constexpr int W = MICRO_VECTORS * LANES<T>;
-    for (int64_t g = 0; g < TILE; g += G) {
+    for (int64_t g = 0; g < block.cols; g += G) {
         const T* zg = z + g * d;
         for (int c0 = 0; c0 < d; c0 += INNER_CHUNK) {
             const int chunk = d - c0 < INNER_CHUNK ? d - c0 : INNER_CHUNK;
-            for (int64_t r = 0; r < BLOCK_ROWS<T>; r += MICRO_ROWS)
+            for (int64_t r = 0; r < block.rows; r += MICRO_ROWS)
                 for (int64_t j = 0; j < G; j += W) {
-                    T* to = out + r * TILE + g + j;
+                    T* to = out + (g / G * block.rows + r) * G + j;
                     const vec<T> least = micro<T, F, D>(x + c0 * G + r, zg + c0 * G + j, x_norm + r,
                                                         z_norm + g + j, chunk, c0 == 0, to);
                     if constexpr (F == Form::product)
@@ -99,7 +121,7 @@ void pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T ne
 }
 
 template <class T>
-using PairsFn = void (*)(const T*, const T*, const T*, const T*, int, T, T*);
+using PairsFn = void (*)(const T*, const T*, const T*, const T*, int, T, Block, T*);
 
 template <class T>
 PairsFn<T> choose_pairs(const Component<T>& p) {
@@ -140,7 +162,21 @@ bool culled(const Job<T>& job, int64_t i, int64_t j) {
     return true;
 }
 
-// What is the same for all row blocks of a tile pair.
+template <class T>
+const T* packed_row(const T* packed, int d, int64_t i) {
+    constexpr int64_t G = GROUP<T>;
+    return packed + i / G * G * d + i % G;
+}
+
+template <class T>
+void set_diagonal(const Block& block, T value, T* out) {
+    for (int64_t r = 0; r < block.rows; ++r) {
+        const int64_t c = block.row + r - block.col;
+        if (c >= 0 && c < block.cols) out[block.at<T>(r, c)] = value;
+    }
+}
+
+// What is the same for all blocks of a tile pair.
 template <class T>
 struct TilePair {
     const Component<T>* p;
@@ -161,28 +197,24 @@ struct TilePair {
         near = 0;
         if (!c.differences && c.family != Family::linear && c.family != Family::constant) {
             const T level = c.near[near_level(c.x.norm_max[i] + c.z.norm_max[j])];
-            near = box_h(c, i, j) < level ? level : T(0);
+            near = box_h(c, i, j) < level ? level : TINY<T>;
         }
     }
-    const T* row(int64_t r) const {  // the packed rows r.. of this tile
-        constexpr int64_t G = GROUP<T>;
-        return x + (r / G) * G * p->x.d + r % G;
-    }
-    void h(int64_t r, T* out) const {
+    // At least TINY, but for the linear kernel: roundoff of the product form is repaired.
+    void h(const Block& block, T* out) const {
         if (p->family == Family::constant) return;
-        pairs(row(r), z, x_norm + r, z_norm, p->x.d, near, out);
+        pairs(packed_row(x, p->x.d, block.row), packed_row(z, p->x.d, block.col),
+              x_norm + block.row, z_norm + block.col, p->x.d, near, block, out);
         if (p->wide)
-            for (int64_t s = 0; s < BLOCK_ROWS<T> * TILE; ++s)
-                out[s] = out[s] < T(1e30) ? out[s] : T(1e30);
-        if (diagonal)
-            for (int64_t s = 0; s < BLOCK_ROWS<T>; ++s) out[s * TILE + r + s] = 0;
+            for (int64_t s = 0; s < block.size(); ++s) out[s] = out[s] < T(1e30) ? out[s] : T(1e30);
+        if (diagonal) set_diagonal(block, TINY<T>, out);
     }
 };
 
 template <class T, Family F, bool FIRST>
-void values(const T* h, T weight, T alpha, T* k) {
+void values(const T* h, int64_t size, T weight, T alpha, T* k) {
     constexpr int L = LANES<T>;
-    for (int64_t j = 0; j < BLOCK_ROWS<T> * TILE; j += L) {
+    for (int64_t j = 0; j < size; j += L) {
         const vec<T> v = value<F, T>(load(h + j), alpha);
         store(k + j, FIRST ? v : load(k + j) + weight * v);
     }
@@ -223,15 +255,15 @@ struct KernelTile {
         for (int q = 0; q < count; ++q)
             pairs[q] = TilePair<T>(job, job.components[(job.lead + q) % count], i, j);
     }
-    // Rows r.. into k. A single component is evaluated in place: half the room in L1.
-    void rows(int64_t r, T* scratch, T* k) const {
+    // A block into k. A single component is evaluated in place: half the room in L1.
+    void evaluate(const Block& block, T* scratch, T* k) const {
         for (int q = 0; q < count; ++q) {
             T* h = q == 0 ? k : scratch;
-            pairs[q].h(r, h);
+            pairs[q].h(block, h);
             const Component<T>& p = *pairs[q].p;
-#define MEGAGP_CALL(F)                                   \
-    q == 0 ? values<T, F, true>(h, p.weight, p.alpha, k) \
-           : values<T, F, false>(h, p.weight, p.alpha, k)
+#define MEGAGP_CALL(F)                                                 \
+    q == 0 ? values<T, F, true>(h, block.size(), p.weight, p.alpha, k) \
+           : values<T, F, false>(h, block.size(), p.weight, p.alpha, k)
             MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
 #undef MEGAGP_CALL
         }
@@ -240,130 +272,118 @@ struct KernelTile {
 
 // ---- contraction: rows += K v_col, and if SYM columns += K^T v_row -------------------------
 
-// Right-hand sides along points: K's vectors times vectors of v; row sums keep their lanes.
+// Right-hand sides along points: K's vectors times vectors of v. Sums are [t][TILE].
 template <class T, bool SYM>
-void contract_points(const T* k, const Rhs<T>& vr, const Rhs<T>& vc, int64_t row, int64_t col,
-                     T* row_lanes, T* col_sums) {
+void contract_points(const T* k, const Block& block, const Rhs<T>& vr, const Rhs<T>& vc,
+                     int64_t row, int64_t col, T* row_sums, T* col_sums) {
     constexpr int L = LANES<T>, R = CONTRACT_ROWS;
-    for (int64_t c = 0; c < vc.t; ++c) {
-        const T* v = vc.data + c * vc.stride + col;
-        T* sums = col_sums + c * TILE;
-        for (int64_t r = 0; r < BLOCK_ROWS<T>; r += R) {
+    constexpr int64_t G = GROUP<T>;
+    const int64_t rows = block.rows, cols = block.cols, t = vc.t;
+    for (int64_t c = 0; c < t; ++c) {
+        for (int64_t r = 0; r < rows; r += R) {
             vec<T> acc[R], u[R];
-            T* lanes = row_lanes + (c * BLOCK_ROWS<T> + r) * L;
             for (int q = 0; q < R; ++q) {
-                acc[q] = load(lanes + q * L);
+                acc[q] = vec<T>{};
                 if (SYM) u[q] = splat(vr.data[c * vr.stride + row + r + q]);
             }
-            for (int64_t j = 0; j < TILE; j += L) {
-                const vec<T> vj = load(v + j);
-                vec<T> s = SYM ? load(sums + j) : vec<T>{};
-                for (int q = 0; q < R; ++q) {
-                    const vec<T> kv = load(k + (r + q) * TILE + j);
-                    acc[q] = acc[q] + kv * vj;
-                    if (SYM) s = s + kv * u[q];
+            const T *v = vc.data + c * vc.stride + col, *kg = k + r * G;
+            T* sums = col_sums + c * TILE;
+            for (int64_t g = 0; g < cols; g += G, kg += rows * G)
+                for (int64_t j = 0; j < G; j += L) {
+                    const vec<T> vj = load(v + g + j);
+                    vec<T> s = SYM ? load(sums + g + j) : vec<T>{};
+                    for (int q = 0; q < R; ++q) {
+                        const vec<T> kv = keep(load(kg + q * G + j));
+                        acc[q] = acc[q] + kv * vj;
+                        if (SYM) s = s + kv * u[q];
+                    }
+                    if (SYM) store(sums + g + j, s);
                 }
-                if (SYM) store(sums + j, s);
-            }
-            for (int q = 0; q < R; ++q) store(lanes + q * L, acc[q]);
+            add_lanes<R>(acc, row_sums + c * TILE + r);
         }
     }
 }
 
-// Right-hand sides along columns of V: K's entries broadcast against vectors of t.
+// Right-hand sides along columns of V: K's entries broadcast against vectors of t. Sums are
+// [TILE][t].
 template <class T, bool SYM>
-void contract_columns(const T* k, const Rhs<T>& vr, const Rhs<T>& vc, int64_t row, int64_t col,
-                      double* row_out, T* col_sums) {
+void contract_columns(const T* k, const Block& block, const Rhs<T>& vr, const Rhs<T>& vc,
+                      int64_t row, int64_t col, T* row_sums, T* col_sums) {
     constexpr int L = LANES<T>, R = CONTRACT_ROWS, J = 2;
-    const int64_t t = vc.stride;
+    constexpr int64_t G = GROUP<T>;
+    const int64_t t = vc.stride, rows = block.rows;
     for (int64_t c = 0; c < t; c += L) {
-        for (int64_t r = 0; r < BLOCK_ROWS<T>; r += R) {
+        for (int64_t r = 0; r < rows; r += R) {
             vec<T> acc[R], u[R];
             for (int q = 0; q < R; ++q) {
-                acc[q] = vec<T>{};
+                acc[q] = load(row_sums + (r + q) * t + c);
                 if (SYM) u[q] = load(vr.data + (row + r + q) * t + c);
             }
-            const T* kr = k + r * TILE;
-            for (int64_t j = 0; j < TILE; j += J) {
+            const T *kr = k + r * G, *vj = vc.data + col * t + c;
+            T* sj = col_sums + c;
+            for (int64_t j = 0; j < G; j += J) {
                 vec<T> v[J], s[J];
                 for (int b = 0; b < J; ++b) {
-                    v[b] = load(vc.data + (col + j + b) * t + c);
-                    if (SYM) s[b] = load(col_sums + (j + b) * t + c);
+                    v[b] = load(vj + b * t);
+                    if (SYM) s[b] = load(sj + b * t);
                 }
-                for (int b = 0; b < J; ++b)
-                    for (int q = 0; q < R; ++q) {
-                        const vec<T> kb = splat(kr[q * TILE + j + b]);
+                for (int q = 0; q < R; ++q)
+                    for (int b = 0; b < J; ++b) {
+                        const vec<T> kb = splat(kr[q * G + j + b]);
                         acc[q] = acc[q] + kb * v[b];
                         if (SYM) s[b] = s[b] + kb * u[q];
                     }
                 if (SYM)
-                    for (int b = 0; b < J; ++b) store(col_sums + (j + b) * t + c, s[b]);
+                    for (int b = 0; b < J; ++b) store(sj + b * t, s[b]);
+                vj += J * t;
+                sj += J * t;
             }
-            for (int q = 0; q < R; ++q)
-                for (int l = 0; l < L; ++l)
-                    row_out[(r + q) * t + c + l] += static_cast<double>(acc[q][l]);
+            for (int q = 0; q < R; ++q) store(row_sums + (r + q) * t + c, acc[q]);
         }
     }
 }
 
-// Contracts tile pair after tile pair of one row tile and adds to the task's double sums.
+// Contracts tile pair after tile pair and adds to the task's double sums.
 template <class T>
 struct Contraction {
     const Rhs<T>&vr, &vc;
     Workspace<T>& ws;
     int64_t width;  // doubles per point in row_out and col_out
+    Block first;    // of a tile pair
 
     Contraction(const Rhs<T>& vr, const Rhs<T>& vc, Workspace<T>& ws)
-        : vr(vr), vc(vc), ws(ws), width(vc.along_points ? vc.t : vc.stride) {}
+        : vr(vr),
+          vc(vc),
+          ws(ws),
+          width(vc.width()),
+          first(vc.along_points ? Block{0, 0, WIDE_ROWS<T>, TILE}
+                                : Block{0, 0, NARROW_ROWS<T>, GROUP<T>}) {}
 
-    void begin_rows() {
+    void begin() {
+        for (int64_t s = 0; s < TILE * width; ++s) ws.row_sums[s] = ws.col_sums[s] = 0;
+    }
+    // i, j: the first points of the tiles
+    void add(const T* k, const Block& block, bool sym, int64_t i, int64_t j) {
+        const int64_t row = i + block.row, col = j + block.col, step = vc.along_points ? 1 : width;
+        T *rows = ws.row_sums + block.row * step, *cols = ws.col_sums + block.col * step;
         if (vc.along_points)
-            for (int64_t s = 0; s < TILE * LANES<T> * vc.t; ++s) ws.row_lanes[s] = 0;
+            sym ? contract_points<T, true>(k, block, vr, vc, row, col, rows, cols)
+                : contract_points<T, false>(k, block, vr, vc, row, col, rows, cols);
         else
-            for (int64_t s = 0; s < TILE * width; ++s) ws.row_tile[s] = 0;
-    }
-    void begin_pair(bool sym) {
-        if (!sym) return;
-        for (int64_t s = 0; s < TILE * width; ++s) ws.col_sums[s] = 0;
-    }
-    void block(const T* k, bool sym, int64_t row, int64_t col, int64_t r) {
-        if (vc.along_points) {
-            T* lanes = ws.row_lanes + r * LANES<T> * vc.t;
-            sym ? contract_points<T, true>(k, vr, vc, row, col, lanes, ws.col_sums)
-                : contract_points<T, false>(k, vr, vc, row, col, lanes, ws.col_sums);
-        } else {
-            double* out = ws.row_tile + r * width;
-            sym ? contract_columns<T, true>(k, vr, vc, row, col, out, ws.col_sums)
-                : contract_columns<T, false>(k, vr, vc, row, col, out, ws.col_sums);
-        }
+            sym ? contract_columns<T, true>(k, block, vr, vc, row, col, rows, cols)
+                : contract_columns<T, false>(k, block, vr, vc, row, col, rows, cols);
     }
     // Adds a tile's sums to `out`; the last column times `centre`, if any, belongs to the others.
-    void add(double* sums, const T* centre, double* out) {
-        if (centre)
-            for (int64_t r = 0; r < TILE; ++r)
-                for (int64_t c = 0; c + 1 < vc.t; ++c)
-                    sums[r * width + c] +=
-                        static_cast<double>(centre[c]) * sums[r * width + vc.t - 1];
-        for (int64_t s = 0; s < TILE * width; ++s) out[s] += sums[s];
-    }
-    void end_rows(const T* centre, int64_t tile_row) {
-        constexpr int L = LANES<T>;
-        if (vc.along_points)
-            for (int64_t b = 0; b < TILE; b += BLOCK_ROWS<T>)
-                for (int64_t c = 0; c < vc.t; ++c)
-                    for (int64_t r = 0; r < BLOCK_ROWS<T>; ++r) {
-                        const T* lanes = ws.row_lanes + (b * vc.t + c * BLOCK_ROWS<T> + r) * L;
-                        ws.row_tile[(b + r) * width + c] = hsum<T>(load(lanes));
-                    }
-        add(ws.row_tile, centre, ws.row_out + tile_row * TILE * width);
-    }
-    void end_pair(bool sym, const T* centre, int64_t tile_col) {
-        if (!sym) return;
-        for (int64_t j = 0; j < TILE; ++j)
-            for (int64_t c = 0; c < width; ++c)
-                ws.col_tile[j * width + c] = static_cast<double>(
-                    ws.col_sums[vc.along_points ? c * TILE + j : j * width + c]);
-        add(ws.col_tile, centre, ws.col_out + tile_col * TILE * width);
+    void end(const T* sums, const T* centre, double* out) {
+        for (int64_t s = 0; s < TILE * width; ++s) out[s] += static_cast<double>(sums[s]);
+        if (!centre) return;
+        const int64_t by_point = vc.along_points ? 1 : width,
+                      by_column = vc.along_points ? TILE : 1;
+        for (int64_t i = 0; i < TILE; ++i, sums += by_point, out += by_point) {
+            const double last = static_cast<double>(sums[(vc.t - 1) * by_column]);
+            for (int64_t c = 0; c + 1 < vc.t; ++c)
+                out[c * by_column] += static_cast<double>(centre[c]) * last;
+        }
     }
 };
 
@@ -373,53 +393,53 @@ template <class T, class Body>
 bool visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make) {
     const Component<T>& first = job.components[0];
     Contraction<T> contraction(job.v_row, job.v_col, ws);
+    const int64_t d = job.v_col.t - 1, tile_out = TILE * contraction.width;
     bool any = false;
-    for (int64_t a = 0; a < PANEL_TILES; ++a) {
-        const int64_t i = I * PANEL_TILES + a;
-        if (i >= first.x.tiles) break;
-        bool used = false;
-        if (!job.row_centres) contraction.begin_rows();
+    for (int64_t a = 0; a < PANEL_TILES; ++a)
         for (int64_t b = 0; b < PANEL_TILES; ++b) {
-            const int64_t j = J * PANEL_TILES + b;
-            if (j >= first.z.tiles || (job.symmetric && j > i)) break;
+            const int64_t i = I * PANEL_TILES + a, j = J * PANEL_TILES + b;
+            if (i >= first.x.tiles || j >= first.z.tiles || (job.symmetric && j > i)) break;
             if (culled(job, i, j)) continue;
-            any = used = true;
+            any = true;
             const bool sym = job.symmetric ? i != j : job.both_sides;
-            if (job.row_centres) contraction.begin_rows();
-            contraction.begin_pair(sym);
-            const auto rows = make(i, j);
-            for (int64_t r = 0; r < TILE; r += BLOCK_ROWS<T>) {
-                rows(r);
-                contraction.block(ws.k, sym, i * TILE + r, j * TILE, r);
-            }
-            const int64_t d = job.v_col.t - 1;
-            if (job.row_centres) contraction.end_rows(job.col_centres + j * d, a);
-            contraction.end_pair(sym, job.row_centres ? job.row_centres + i * d : nullptr, b);
+            contraction.begin();
+            const auto evaluate = make(i, j);
+            Block at = contraction.first;
+            for (at.col = 0; at.col < TILE; at.col += at.cols)
+                for (at.row = 0; at.row < TILE; at.row += at.rows) {
+                    evaluate(at);
+                    contraction.add(ws.k, at, sym, i * TILE, j * TILE);
+                }
+            const T* row_centre = job.row_centres ? job.row_centres + i * d : nullptr;
+            const T* col_centre = job.col_centres ? job.col_centres + j * d : nullptr;
+            contraction.end(ws.row_sums, col_centre, ws.row_out + a * tile_out);
+            if (sym) contraction.end(ws.col_sums, row_centre, ws.col_out + b * tile_out);
         }
-        if (!job.row_centres && used) contraction.end_rows(nullptr, a);
-    }
     return any;
 }
 
 template <class T>
 bool matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
     return visit(job, I, J, ws, [&](int64_t i, int64_t j) {
-        return [&, tile = KernelTile<T>(job, i, j)](int64_t r) { tile.rows(r, ws.h, ws.k); };
+        return [&, tile = KernelTile<T>(job, i, j)](const Block& block) {
+            tile.evaluate(block, ws.h, ws.k);
+        };
     });
 }
 
 // From h and B: adds up B k and B dk/dalpha, leaves H = B dk/dh.
 template <class T, Family F>
-void gradient_values(const T* h, const T* b, T alpha, double factor, T* out, double scalars[2]) {
+void gradient_values(const T* h, const T* b, const Block& block, T alpha, double factor, T* out,
+                     double scalars[2]) {
     constexpr int L = LANES<T>;
-    for (int64_t r = 0; r < BLOCK_ROWS<T>; ++r) {
+    for (int64_t s = 0; s < block.size(); s += TILE) {
         vec<T> bk = {}, ba = {};
-        for (int64_t j = r * TILE; j < (r + 1) * TILE; j += L) {
+        for (int64_t j = s; j < s + TILE; j += L) {
             const vec<T> hv = load(h + j), bv = -load(b + j);  // the dot stage leaves -B
-            const Slope<T> s = slope<F, T>(hv, alpha);
-            bk = bk + bv * s.value;
-            if constexpr (F == Family::rational_quadratic) ba = ba + bv * s.by_alpha;
-            store(out + j, bv * s.by_h);
+            const Slope<T> f = slope<F, T>(hv, alpha);
+            bk = bk + bv * f.value;
+            if constexpr (F == Family::rational_quadratic) ba = ba + bv * f.by_alpha;
+            store(out + j, bv * f.by_h);
         }
         scalars[0] += factor * hsum<T>(bk);
         scalars[1] += factor * hsum<T>(ba);
@@ -429,24 +449,23 @@ void gradient_values(const T* h, const T* b, T alpha, double factor, T* out, dou
 template <class T>
 bool gradient(const Job<T>& job, int q, int64_t I, int64_t J, Workspace<T>& ws) {
     const Component<T>& p = job.components[q];
-    constexpr int64_t G = GROUP<T>;
     return visit(job, I, J, ws, [&](int64_t i, int64_t j) {
         const bool diagonal = job.symmetric && i == j;
         const T* left = job.left + i * TILE * job.inner;
         const T* right = job.right + j * TILE * job.inner;
-        return [&, diagonal, left, right, pair = TilePair<T>(job, p, i, j)](int64_t r) {
-            pair.h(r, ws.h);
-            const T* row = left + r / G * G * job.inner + r % G;
+        return [&, diagonal, left, right, pair = TilePair<T>(job, p, i, j)](const Block& block) {
+            pair.h(block, ws.h);
             const T* no_norm = nullptr;
-            pairs<T, Form::dot, 0>(row, right, no_norm, no_norm, job.inner, T(0), ws.b);
+            pairs<T, Form::dot, 0>(packed_row(left, job.inner, block.row),
+                                   packed_row(right, job.inner, block.col), no_norm, no_norm,
+                                   job.inner, T(0), block, ws.b);
             // A diagonal tile holds each pair twice, and B is already U W' + W U'.
             const double factor = diagonal ? 0.5 : 1.0;
-#define MEGAGP_CALL(F) gradient_values<T, F>(ws.h, ws.b, p.alpha, factor, ws.k, ws.scalars)
+#define MEGAGP_CALL(F) gradient_values<T, F>(ws.h, ws.b, block, p.alpha, factor, ws.k, ws.scalars)
             MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
 #undef MEGAGP_CALL
             // A point's distance to itself does not move: exactly 0, not what float sums leave.
-            if (diagonal && p.family != Family::linear)
-                for (int64_t s = 0; s < BLOCK_ROWS<T>; ++s) ws.k[s * TILE + r + s] = 0;
+            if (diagonal && p.family != Family::linear) set_diagonal(block, T(0), ws.k);
         };
     });
 }
@@ -455,10 +474,10 @@ template <class T>
 void block(const Job<T>& job, int64_t i, int64_t j, int64_t rows, int64_t cols, T* out, int64_t ld,
            Workspace<T>& ws) {
     const KernelTile<T> tile(job, i, j);
-    for (int64_t r = 0; r < rows; r += BLOCK_ROWS<T>) {
-        tile.rows(r, ws.h, ws.k);
-        for (int64_t q = 0; q < BLOCK_ROWS<T> && r + q < rows; ++q)
+    for (Block at{0, 0, WIDE_ROWS<T>, TILE}; at.row < rows; at.row += at.rows) {
+        tile.evaluate(at, ws.h, ws.k);
+        for (int64_t r = 0; r < at.rows && at.row + r < rows; ++r)
             for (int64_t c = 0; c < cols; ++c)
-                out[(r + q) * ld + c] = job.outputscale * ws.k[q * TILE + c];
+                out[(at.row + r) * ld + c] = job.outputscale * ws.k[at.at<T>(r, c)];
     }
 }

@@ -110,6 +110,20 @@ class KernelOperator:
         """The share of tile pairs that a product skips, and a bound on the norm of what is lost."""
         return self._prepare().statistics
 
+    def astype(self, dtype: str | torch.dtype) -> KernelOperator:
+        """The same operator with entries evaluated in this precision; it keeps no K."""
+        if as_dtype(dtype) == self.dtype:
+            return self
+        engine: str | Engine = "auto" if self.engine.reason.startswith("auto") else self._engine
+        return KernelOperator(
+            self.X,
+            self.kernel,
+            self.Z,
+            engine=engine,
+            dtype=dtype,
+            cull_tolerance=self.cull_tolerance,
+        )
+
     def matmul(self, V: Matrix, share: Share = WHOLE) -> Tensor:
         """K @ V, float64: n x t for V of m x t, n for a vector.
 
@@ -196,6 +210,7 @@ class KernelOperator:
         """What the engine prepared for the present hyperparameters, made anew when they change."""
         with torch.no_grad():
             values = [v.detach().cpu().numpy().tobytes() for v in self.kernel.values().values()]
+        values.append(bytes(h.frozen for h in self.kernel.hyperparameters().values()))
         # An optimiser moves X in place; the version counts such changes.
         points = (self.X,) if self.Z is None else (self.X, self.Z)
         versions = tuple(0 if P.is_inference() else P._version for P in points)

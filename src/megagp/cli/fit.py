@@ -1,0 +1,114 @@
+"""megagp fit: from a table to a model file."""
+
+from __future__ import annotations
+
+import platform
+import time
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+import megagp
+from megagp.cli import tables
+from megagp.cli.reporting import note
+from megagp.cli.scores import score
+
+
+class KernelName(str, Enum):
+    matern12 = "matern12"
+    matern32 = "matern32"
+    matern52 = "matern52"
+    rbf = "rbf"
+    rq = "rq"
+
+
+class MeanName(str, Enum):
+    constant = "constant"
+    linear = "linear"
+
+
+CLASSES = {"matern12": "Matern12", "matern52": "Matern52", "rbf": "RBF", "rq": "RationalQuadratic"}
+
+
+def fit(
+    data: Annotated[Path, typer.Argument(help="Training table: .csv, .csv.gz, .parquet, .npz.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
+    target: Annotated[str, typer.Option(help="Column to predict; all others are features.")] = "y",
+    ard: Annotated[bool, typer.Option(help="One lengthscale per feature, or one for all.")] = True,
+    kernel: Annotated[KernelName, typer.Option(help="Kernel.")] = KernelName.matern32,
+    mean: Annotated[MeanName, typer.Option(help="Prior mean.")] = MeanName.constant,
+    random_state: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    test_fraction: Annotated[
+        float, typer.Option(min=0.0, max=0.9, help="Share of rows to hold out and score.")
+    ] = 0.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
+) -> None:
+    """Fit a Gaussian process to a table and save it.
+
+    [bold]Examples[/bold]
+
+    megagp fit houses.csv --target price -o houses.mgp
+
+    megagp fit houses.parquet --target price --test-fraction 0.1 --mean linear -o houses.mgp
+    """
+    say = (lambda message: None) if quiet else note
+    if output.is_dir() or not output.parent.is_dir():
+        raise ValueError(f"{output}: expected a file name in a folder that exists; create it first")
+    X, y, features = _read(data, target)
+    say(f"read {len(X)} rows, {len(features)} features")
+    train, test = _hold_out(len(X), test_fraction, random_state)
+    start = time.perf_counter()
+    model = megagp.GPRegressor(
+        kernel=_kernel(kernel.value, len(features) if ard else None),
+        ard=ard,
+        mean=mean.value,
+        random_state=random_state,
+        verbose=0 if quiet else 1,
+    ).fit(X[train], y[train])
+    say(f"fitted {len(train)} rows in {time.perf_counter() - start:.1f} s")
+    model.save(output, extra=_provenance(features, target))
+    say(f"wrote {output} ({output.stat().st_size / 1e6:.3g} MB)")
+    if len(test):
+        scores = score(y[test], *model.predict(X[test], return_std=True))
+        typer.echo(f"{len(test)} rows held out: {scores}")
+
+
+def _read(data: Path, target: str) -> tuple[tables.Array, tables.Array, list[str]]:
+    names = tables.column_names(data)
+    if target not in names:
+        raise tables.TableError(
+            f"{data}: expected the target column {target!r}, got columns {', '.join(names)}; "
+            "name one of them with --target"
+        )
+    features = [name for name in names if name != target]
+    if not features:
+        raise tables.TableError(f"{data}: expected features beside {target!r}, got no other column")
+    table = tables.read(data, [*features, target])
+    return table[:, :-1], table[:, -1], features
+
+
+def _hold_out(n: int, fraction: float, random_state: int) -> tuple[Any, Any]:
+    """Rows to train on and rows to score, in the table's order."""
+    size = round(fraction * n)
+    if size >= n:
+        raise ValueError(f"--test-fraction: expected rows to train on, got {n - size} of {n}")
+    order = np.random.default_rng(random_state).permutation(n)
+    return np.sort(order[size:]), np.sort(order[:size])
+
+
+def _kernel(name: str, lengthscales: int | None) -> Any:
+    """None for the estimator's own, Matérn-3/2."""
+    if name not in CLASSES:
+        return None
+    lengthscale = 1.0 if lengthscales is None else [1.0] * lengthscales
+    return getattr(megagp.kernels, CLASSES[name])(lengthscale)
+
+
+def _provenance(features: list[str], target: str) -> dict[str, Any]:
+    packages = ("megagp", "torch", "numpy")
+    versions = {"python": platform.python_version()} | {name: version(name) for name in packages}
+    return {"features": features, "target": target, "versions": versions}

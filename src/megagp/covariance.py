@@ -1,0 +1,33 @@
+"""K̂ = K + diag(noise): the covariance of the observations, by its products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megagp.operator import KernelOperator
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """K̂ = K + diag(noise), n x n.
+
+    operator: symmetric K. noise: n, float64, the noise variance of each observation.
+    """
+
+    operator: KernelOperator
+    noise: Tensor
+
+    def __len__(self) -> int:
+        return len(self.noise)
+
+    def matmul(self, V: Tensor) -> Tensor:
+        """K̂ V, n x t, float64."""
+        with torch.no_grad():
+            return self.operator.matmul(V).addcmul_(self.noise[:, None], V)
+
+    def precise(self) -> Covariance:
+        """The same with entries evaluated in float64: about twice the time of a product."""
+        return Covariance(self.operator.astype("float64"), self.noise)

@@ -1,0 +1,470 @@
+"""GPRegressor: the scikit-learn contract on top of training and posterior."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from megagp.kernels import Hyperparameter, Kernel, Matern32
+from megagp.mean import MEANS, basis
+from megagp.posterior import VARIANCES, pack, precompute
+from megagp.progress import Progress
+from megagp.solvers import ConvergenceWarning, SolveResult
+from megagp.storage import PathLike, write
+from megagp.training import METHODS, Objective, Phase, Recipe, Solving, train
+from megagp.whitening import Whitening
+
+Array = NDArray[np.float64]
+
+# softplus(0): where the paper's implementation starts lengthscale, outputscale and noise.
+PAPER_START = math.log(2.0)
+SAVED_SETTINGS = (
+    "ard",
+    "mean",
+    "training",
+    "steps",
+    "subset",
+    "learning_rate",
+    "noise_variance",
+    "noise_floor",
+    "rtol",
+    "training_rtol",
+    "max_iter",
+    "probes",
+    "rank",
+    "pivoting",
+    "variance",
+    "neighbours",
+    "whiten",
+    "engine",
+    "dtype",
+)
+# Probes may be solved this much less precisely than y.
+PROBE_SLACK = 10.0
+# Joint covariances are dense: m x m float64, with a solve for every point.
+COVARIANCE_LIMIT = 5000
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Exact Gaussian-process regression by kernel products alone; memory linear in n.
+
+    Parameters
+    ----------
+    kernel : Kernel or None
+        Starting point for training, on whitened inputs; None for Matérn-3/2. Frozen
+        hyperparameters stay as they are.
+    ard : bool
+        With kernel=None: one lengthscale for each input instead of one for all.
+    mean : "constant", "linear" or "zero"
+        The mean function; its coefficients follow by generalised least squares, and their
+        uncertainty is part of the predicted variance.
+    training : "pretrain", "adam", "lbfgs" or "none"
+        The paper's recipe (on a subset, then a few steps on everything); `steps` steps on
+        everything; or the kernel as given.
+    steps : int
+        For "adam" and "lbfgs".
+    subset : int
+        Points for pretraining.
+    noise_variance, noise_floor : float
+        Start and lower bound of the noise variance, as a share of the variance of y.
+    rtol, training_rtol : float
+        Tolerance on relative residuals: of the solve behind predictions, and in training.
+    probes : int
+        Random vectors for the log-determinant in training.
+    rank : int or None
+        Of the preconditioner; None for a cost model.
+    pivoting : "random" or "greedy"
+        How the preconditioner's points are chosen.
+    variance : "joint", "lanczos" or "exact"
+        Default for `predict`: see there.
+    neighbours : int or None
+        Training points next to a new one that its joint variance takes in.
+    whiten : bool
+        Shift and scale X and y by the training set's means and standard deviations.
+    engine, dtype : str
+        As in KernelOperator.
+    random_state : int, RandomState or None
+        Subset, probes and pivots. Same number, same data, same machine: same result.
+    verbose : int
+        1 for progress on stderr.
+
+    Attributes
+    ----------
+    kernel_, noise_variance_ : learned, on whitened data
+    log_marginal_likelihood_ : of the training set, in the units of y; from probes for large n
+    n_iter_ : evaluations of the likelihood in training
+    diagnostics_ : dict: per phase seconds, steps, iterations, kernel evaluations; residuals
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        ard: bool = True,
+        mean: str = "constant",
+        training: str = "pretrain",
+        steps: int = 100,
+        subset: int = 10_000,
+        learning_rate: float = 0.1,
+        noise_variance: float = 0.1,
+        noise_floor: float = 1e-4,
+        rtol: float = 0.01,
+        training_rtol: float = 0.03,
+        max_iter: int = 1000,
+        probes: int = 10,
+        rank: int | None = None,
+        pivoting: str = "random",
+        variance: str = "joint",
+        neighbours: int | None = None,
+        whiten: bool = True,
+        engine: str = "auto",
+        dtype: str = "float32",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.ard = ard
+        self.mean = mean
+        self.training = training
+        self.steps = steps
+        self.subset = subset
+        self.learning_rate = learning_rate
+        self.noise_variance = noise_variance
+        self.noise_floor = noise_floor
+        self.rtol = rtol
+        self.training_rtol = training_rtol
+        self.max_iter = max_iter
+        self.probes = probes
+        self.rank = rank
+        self.pivoting = pivoting
+        self.variance = variance
+        self.neighbours = neighbours
+        self.whiten = whiten
+        self.engine = engine
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def paper(cls, **changes: Any) -> GPRegressor:
+        """The settings of Wang et al. 2019: shared lengthscale, rank 100, its tolerances."""
+        settings: dict[str, Any] = {
+            "kernel": Matern32(PAPER_START, PAPER_START),
+            "noise_variance": PAPER_START,
+            "training_rtol": 1.0,
+            "rtol": 0.01,
+            "rank": 100,
+            "pivoting": "greedy",
+            "variance": "lanczos",
+        }
+        return cls(**{**settings, **changes})
+
+    def fit(self, X: ArrayLike, y: ArrayLike, noise_scale: ArrayLike | None = None) -> GPRegressor:
+        """Learn hyperparameters from X (n x d) and y (n, or n x p), and cache what predicts.
+
+        noise_scale: n positive numbers, the noise variance of each row relative to the one
+        that is learned; 1 for all by default.
+        """
+        self._check_settings()
+        checked_X, checked_y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, order="C"
+        )
+        self._one_output = np.ndim(checked_y) == 1
+        inputs = torch.from_numpy(np.array(checked_X))
+        outputs = torch.from_numpy(np.array(checked_y, dtype=np.float64).reshape(len(inputs), -1))
+        if not bool(outputs.isfinite().all()):
+            raise ValueError("y: expected finite numbers, got NaN or infinity; drop those rows")
+        self._x_whitening = Whitening.of(inputs, identity=not self.whiten)
+        self._y_whitening = Whitening.of(outputs, identity=not self.whiten)
+        scale = _noise_scale(noise_scale, len(inputs))
+        self.extra_: dict[str, Any] = {}
+        progress = Progress(self.verbose)
+        try:
+            self._fit_whitened(
+                self._x_whitening.apply(inputs), self._y_whitening.apply(outputs), scale, progress
+            )
+        finally:
+            progress.finish()
+        return self
+
+    def predict(
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        variance: str | None = None,
+        latent: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """The mean at X (m, or m x p); with it standard deviations, or the joint covariance.
+
+        The deviations are those of a new observation; with `latent`, of the function itself.
+        variance: "joint" (an upper bound from the preconditioner's pivots and each point's
+        nearest training points, usually within 2 %), "lanczos" (the paper's cache, also an
+        upper bound, often loose), "exact" (a solve for each point).
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError(
+                "return_std, return_cov: expected at most one of them, got both; the covariance "
+                "has the variances on its diagonal"
+            )
+        method = _one_of("variance", self.variance if variance is None else variance, VARIANCES)
+        X_new = self._whitened(X)
+        mean = self._y_whitening.undo(self.posterior_.predict(X_new))
+        if not (return_std or return_cov):
+            return self._shaped(mean)
+        scale = self._y_whitening.scale
+        noise = 0.0 if latent else self.noise_variance_
+        if return_std:
+            found = self.posterior_.variance(X_new, method) + noise
+            return self._shaped(mean), self._shaped(found.sqrt()[:, None] * scale)
+        C = self._covariance(X_new)
+        C.diagonal().add_(noise)
+        return self._shaped(mean), self._shaped(C[:, :, None] * scale.square())
+
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> Array:
+        """Draws of the function at X from the posterior: m x n_samples, or m x p x n_samples."""
+        check_is_fitted(self)
+        rng = check_random_state(random_state)
+        X_new = self._whitened(X)
+        mean = self._y_whitening.undo(self.posterior_.predict(X_new))
+        eigenvalues, Q = torch.linalg.eigh(self._covariance(X_new))
+        root = Q * eigenvalues.clamp(min=0.0).sqrt()
+        p = mean.shape[1]
+        draws = torch.from_numpy(rng.standard_normal((p, len(X_new), n_samples)))
+        found = mean.T[:, :, None] + (root @ draws) * self._y_whitening.scale[:, None, None]
+        samples: Array = found.permute(1, 0, 2).numpy()
+        return samples[:, 0] if self._one_output else samples
+
+    def save(self, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
+        """Write the fitted model to one file; `extra` (plain JSON) travels with it."""
+        check_is_fitted(self)
+        header, tensors = pack(self.posterior_)
+        names = getattr(self, "feature_names_in_", None)
+        settings = {name: getattr(self, name) for name in SAVED_SETTINGS}
+        tensors |= {
+            "x_centre": self._x_whitening.centre,
+            "x_scale": self._x_whitening.scale,
+            "y_centre": self._y_whitening.centre,
+            "y_scale": self._y_whitening.scale,
+        }
+        write(
+            path,
+            {
+                "model": "GPRegressor",
+                "posterior": header,
+                "settings": settings,
+                "random_state": self.random_state if isinstance(self.random_state, int) else None,
+                "feature_names": None if names is None else [str(name) for name in names],
+                "one_output": self._one_output,
+                "noise_variance": self.noise_variance_,
+                "log_marginal_likelihood": self.log_marginal_likelihood_,
+                "diagnostics": self.diagnostics_,
+                "extra": dict(self.extra_ if extra is None else extra),
+            },
+            tensors,
+        )
+
+    def _fit_whitened(self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress) -> None:
+        n, d = X.shape
+        kernel = self._start_kernel(d)
+        kernel.check_inputs(d)
+        noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
+        H = basis(X, self.mean)
+        recipe = self._recipe(n)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
+        progress.start([*plan, ("precompute", 1, 0.5 * n * n)])
+        trained = train(
+            X,
+            Y,
+            H,
+            kernel,
+            noise,
+            scale,
+            recipe=recipe,
+            solving=self._solving(),
+            noise_floor=self.noise_floor,
+            seed=seed,
+            progress=progress,
+        )
+        progress.phase("precompute")
+        begin = time.perf_counter()
+        self.posterior_, result = precompute(
+            trained.objective,
+            self.mean,
+            rtol=self.rtol,
+            max_iter=self.max_iter,
+            neighbours=self.neighbours,
+            callback=progress.iteration,
+        )
+        seconds = time.perf_counter() - begin
+        progress.step(1, trained.phases[-1].loss if trained.phases else float("nan"))
+        self.kernel_ = kernel
+        self.noise_variance_ = float(noise.value)
+        last = trained.objective.last
+        assert last is not None
+        self.log_marginal_likelihood_ = last.value - n * float(self._y_whitening.scale.log().sum())
+        self.n_samples_ = n
+        self.n_iter_ = max(1, sum(p.tally.evaluations for p in trained.phases))
+        self.diagnostics_ = _diagnostics(trained.phases, trained.objective, result, seconds)
+        self._warn(trained.phases, result)
+
+    def _warn(self, phases: list[Phase], result: SolveResult) -> None:
+        """One warning for all that did not converge."""
+        missed = sum(p.tally.unconverged for p in phases)
+        if not result.converged:
+            warnings.warn(
+                f"GPRegressor: the solve behind predictions did not converge: "
+                f"{result.explain(self.rtol)}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        elif missed:
+            total = sum(p.tally.evaluations for p in phases)
+            warnings.warn(
+                f"GPRegressor: {missed} of {total} solves in training missed the tolerance "
+                f"{self.training_rtol:.2g}; predictions rest on a converged solve, but the "
+                "hyperparameters may not be the best: raise noise_floor or rank.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _start_kernel(self, d: int) -> Kernel:
+        if self.kernel is not None:
+            return self.kernel.copy()
+        return Matern32(np.ones(d) if self.ard else 1.0)
+
+    def _recipe(self, n: int) -> Recipe:
+        return Recipe(
+            method=self.training,
+            subset=self.subset,
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+        )
+
+    def _solving(self) -> Solving:
+        return Solving(
+            rtol=self.training_rtol,
+            probe_rtol=min(1.0, PROBE_SLACK * self.training_rtol),
+            # A tolerance that zero meets needs iterations all the same; ten, as in the paper's.
+            min_iter=10 if self.training_rtol >= 1 else 0,
+            max_iter=self.max_iter,
+            probes=self.probes,
+            rank=self.rank,
+            pivoting=self.pivoting,
+            engine=self.engine,
+            dtype=self.dtype,
+        )
+
+    def _whitened(self, X: ArrayLike) -> Tensor:
+        X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        return self._x_whitening.apply(torch.from_numpy(np.array(X)))
+
+    def _covariance(self, X_new: Tensor) -> Tensor:
+        if len(X_new) > COVARIANCE_LIMIT:
+            raise ValueError(
+                f"X: expected at most {COVARIANCE_LIMIT} rows for a joint covariance, got "
+                f"{len(X_new)}; ask for return_std, or in parts"
+            )
+        return self.posterior_.covariance(X_new)
+
+    def _shaped(self, values: Tensor) -> Array:
+        found: Array = values.numpy()
+        return found[..., 0] if self._one_output else found
+
+    def _check_settings(self) -> None:
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
+            raise TypeError(
+                f"kernel: expected a megagp kernel or None, got {type(self.kernel).__name__}; "
+                "make one with megagp.kernels"
+            )
+        _one_of("mean", self.mean, MEANS)
+        _one_of("training", self.training, METHODS)
+        _one_of("variance", self.variance, VARIANCES)
+        _one_of("pivoting", self.pivoting, ("random", "greedy"))
+        for name in ("noise_variance", "noise_floor", "rtol", "training_rtol", "learning_rate"):
+            value = getattr(self, name)
+            if not (isinstance(value, numbers.Real) and 0 < float(value) < math.inf):
+                raise ValueError(f"{name}: expected a positive number, got {value!r}")
+        for name in ("steps", "subset", "max_iter", "probes"):
+            value = getattr(self, name)
+            if not (isinstance(value, numbers.Integral) and int(value) >= 1):
+                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
+        for name in ("rank", "neighbours"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, numbers.Integral) and int(value) >= 0):
+                raise ValueError(f"{name}: expected a whole number >= 0 or None, got {value!r}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:
+    if noise_scale is None:
+        return torch.ones(n, dtype=torch.float64)
+    scale = torch.from_numpy(np.array(noise_scale, dtype=np.float64))
+    if scale.shape != (n,) or not bool((scale > 0).all() and scale.isfinite().all()):
+        raise ValueError(
+            f"noise_scale: expected {n} positive finite numbers, got shape {tuple(scale.shape)}, "
+            f"smallest {float(scale.min()) if scale.numel() else float('nan')}"
+        )
+    return scale
+
+
+def _diagnostics(
+    phases: list[Phase], objective: Objective, result: SolveResult, seconds: float
+) -> dict[str, Any]:
+    """What a fit did, in plain numbers that JSON can hold."""
+    operator, n = objective.operator, len(objective.Y)
+    found = [
+        {
+            "phase": p.name,
+            "points": p.size,
+            "steps": p.steps,
+            "seconds": p.seconds,
+            "loss": p.loss,
+            "evaluations": p.tally.evaluations,
+            "iterations": p.tally.iterations,
+            "kernel_evaluations": p.tally.kernel_evaluations,
+            "unconverged": p.tally.unconverged,
+            "rank": p.tally.ranks[-1] if p.tally.ranks else 0,
+        }
+        for p in phases
+    ]
+    iterations = int(result.iterations.max()) if len(result.iterations) else 0
+    return {
+        "engine": operator.engine.name,
+        "engine_reason": operator.engine.reason,
+        "culled_fraction": float(operator.statistics.culled_fraction),
+        "phases": found,
+        "precompute": {
+            "seconds": seconds,
+            "iterations": iterations,
+            "residual": [float(r) for r in result.residual],
+            "status": result.worst.name,
+            "precision": result.precision,
+            "kernel_evaluations": float(n) * n / 2 * (iterations + 1),
+        },
+    }

@@ -1,0 +1,178 @@
+"""The log marginal likelihood and its gradient, from one batched solve.
+
+log p(Y) = -½ Σ eᵀ K̂⁻¹ e - p/2 log|K̂| - n p/2 log 2π,  e = Y - H β,
+with β by generalised least squares: (Hᵀ K̂⁻¹ H) β = Hᵀ K̂⁻¹ Y. At that β the derivative
+by β is zero, so the gradient by the hyperparameters needs no term for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megagp.covariance import Covariance
+from megagp.lanczos import log_quadratic_forms
+from megagp.preconditioners import PivotedCholesky
+from megagp.solvers import Callback, Cholesky, SolveResult, pcg
+
+# Directions in which the columns of H are dependent get the coefficient 0.
+DEPENDENT = 1e-10
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The mean H β: coefficients q x p, and (Hᵀ K̂⁻¹ H)⁻¹, q x q, their covariance."""
+
+    coefficients: Tensor
+    covariance: Tensor
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The likelihood at one setting of the hyperparameters.
+
+    value: total over the p columns of Y. gradient: by the logarithm of every hyperparameter
+    that is not frozen, "noise_variance" among them. standard_error: of `value`, from the
+    spread of the probes; 0 for the dense way. weights: K̂⁻¹ (Y - H β), n x p.
+    solutions: K̂⁻¹ [Y, H], to start the next solve from.
+    """
+
+    value: float
+    gradient: dict[str, Tensor]
+    standard_error: float
+    trend: Trend
+    weights: Tensor
+    solutions: Tensor
+    solve: SolveResult
+
+
+def generalised_least_squares(H: Tensor, Y: Tensor, VH: Tensor, VY: Tensor) -> Trend:
+    """β and its covariance from VH = K̂⁻¹ H and VY = K̂⁻¹ Y."""
+    A = H.T @ VH
+    # A column of zeros has the coefficient 0 too.
+    scale = torch.where(A.diagonal() > 0, A.diagonal().clamp(min=1e-300).rsqrt(), 0.0)
+    eigenvalues, Q = torch.linalg.eigh(scale[:, None] * (0.5 * (A + A.T)) * scale)
+    kept = eigenvalues > DEPENDENT * len(A)
+    Q = scale[:, None] * Q[:, kept]
+    inverse = (Q / eigenvalues[kept]) @ Q.T
+    return Trend(inverse @ (H.T @ VY), inverse)
+
+
+def stochastic(
+    covariance: Covariance,
+    Y: Tensor,
+    H: Tensor,
+    preconditioner: PivotedCholesky,
+    generator: torch.Generator,
+    *,
+    probes: int = 10,
+    rtol: float = 0.01,
+    probe_rtol: float | None = None,
+    max_iter: int = 1000,
+    min_iter: int = 0,
+    start: Tensor | None = None,
+    callback: Callback | None = None,
+) -> Evaluation:
+    """Value and gradient by PCG on [Y, H, Z] with probes z ~ N(0, P).
+
+    log|K̂| = log|P| + E zᵀ P^-½ log(P^-½ K̂ P^-½) P^-½ z   (lanczos.py)
+    tr(K̂⁻¹ ∂K̂) = E (K̂⁻¹ z)ᵀ ∂K̂ (P⁻¹ z)
+
+    rtol is for Y and H, whose errors go straight into the gradient; probe_rtol (rtol if None)
+    for the probes, which are noise anyway.
+    """
+    n, p, q = len(Y), Y.shape[1], H.shape[1]
+    Z = preconditioner.sample(probes, generator)
+    B = torch.cat([Y, H, Z], dim=1)
+    # Only Y and H may start from what is known: the quadrature needs its probes from zero.
+    x0 = None
+    if start is not None:
+        x0 = torch.zeros_like(B)
+        x0[:, : p + q] = start
+    tolerance = B.new_full((B.shape[1],), rtol)
+    tolerance[p + q :] = rtol if probe_rtol is None else probe_rtol
+    result = pcg(
+        covariance.matmul,
+        B,
+        precondition=preconditioner.solve,
+        rtol=tolerance,
+        max_iter=max_iter,
+        min_iter=min_iter,
+        x0=x0,
+        verify=False,
+        callback=callback,
+    )
+    VY, VH, VZ = result.x[:, :p], result.x[:, p : p + q], result.x[:, p + q :]
+    trend = generalised_least_squares(H, Y, VH, VY)
+    V = VY - VH @ trend.coefficients
+    quadratic = float(((Y - H @ trend.coefficients) * V).sum())
+    assert result.coefficients is not None
+    forms = log_quadratic_forms(result.coefficients, slice(p + q, None))
+    logdet = preconditioner.logdet() + float(forms.mean())
+    error = 0.5 * p * float(forms.std()) / math.sqrt(probes) if probes > 1 else math.inf
+    U = torch.cat([0.5 * V, (-0.5 * p / probes) * VZ], dim=1)
+    W = torch.cat([V, preconditioner.solve(Z)], dim=1)
+    gradient = _by_logarithm(covariance, U, W)
+    return Evaluation(
+        -0.5 * (quadratic + p * logdet + n * p * math.log(2 * math.pi)),
+        gradient,
+        error,
+        trend,
+        V,
+        result.x[:, : p + q],
+        result,
+    )
+
+
+def dense(covariance: Covariance, Y: Tensor, H: Tensor) -> Evaluation:
+    """Value and gradient by Cholesky, in float64; O(n³)."""
+    n, p = Y.shape
+    factor = Cholesky(covariance)
+    result = factor.solve(torch.cat([Y, H], dim=1))
+    VY, VH = result.x[:, :p], result.x[:, p:]
+    trend = generalised_least_squares(H, Y, VH, VY)
+    V = VY - VH @ trend.coefficients
+    quadratic = float(((Y - H @ trend.coefficients) * V).sum())
+    # d log p / dK̂ = ½ (V Vᵀ - p K̂⁻¹)
+    G = 0.5 * (V @ V.T - p * factor.inverse())
+    gradient = _dense_gradient(covariance, G)
+    return Evaluation(
+        -0.5 * (quadratic + p * factor.logdet() + n * p * math.log(2 * math.pi)),
+        gradient,
+        0.0,
+        trend,
+        V,
+        result.x,
+        result,
+    )
+
+
+def _by_logarithm(covariance: Covariance, U: Tensor, W: Tensor) -> dict[str, Tensor]:
+    """The derivative of Σ Uᵀ K̂ W by the logarithm of each hyperparameter."""
+    values = covariance.operator.kernel.values()
+    by_value = covariance.operator.gradient(U, W)
+    gradient = {name: g * values[name].detach() for name, g in by_value.items()}
+    gradient["noise_variance"] = (U * W).sum(1) @ covariance.noise
+    return gradient
+
+
+def _dense_gradient(covariance: Covariance, G: Tensor) -> dict[str, Tensor]:
+    """The derivative of Σ G * K̂ by the logarithm of each hyperparameter, by autograd."""
+    operator = covariance.operator
+    values = {
+        name: operator.kernel.values()[name].detach().clone().requires_grad_()
+        for name, h in operator.kernel.hyperparameters().items()
+        if not h.frozen
+    }
+    gradient: dict[str, Tensor] = {}
+    if values:
+        with torch.enable_grad():
+            K = operator.kernel.bind(values).evaluate(operator.X, operator.X)
+            found = torch.autograd.grad(K, list(values.values()), G, allow_unused=True)
+        for (name, value), g in zip(values.items(), found, strict=True):
+            gradient[name] = (torch.zeros_like(value) if g is None else g) * value.detach()
+    gradient["noise_variance"] = G.diagonal() @ covariance.noise
+    return gradient

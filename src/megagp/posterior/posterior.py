@@ -1,0 +1,131 @@
+"""What is known after the data: mean, variance and covariance at new points.
+
+Universal kriging, with weights v = K̂⁻¹ (Y - H β) and G = K̂⁻¹ H kept:
+
+mean(x) = h(x)ᵀ β + k(x, X) v
+var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ (Hᵀ K̂⁻¹ H)⁻¹ u,  u = h(x) - Gᵀ k(X, x)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from megagp.covariance import Covariance
+from megagp.kernels import Kernel
+from megagp.likelihood import Trend
+from megagp.mean import basis
+from megagp.operator import KernelOperator
+from megagp.posterior.exact_variance import ExactVariance
+from megagp.posterior.lanczos_variance import LanczosVariance
+from megagp.posterior.subset_variance import SubsetVariance
+from megagp.preconditioners import PivotedCholesky
+from megagp.solvers import SolveResult, solve
+
+VARIANCES = ("joint", "lanczos", "exact")
+# New points per pass: what a pass holds is a few columns for each of them.
+CHUNK = 1 << 16
+LANCZOS_RANK = 100
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """All that predictions need, on whitened data.
+
+    X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
+    preconditioner and the variance rest. rtol: tolerance of the solves of exact variances.
+    """
+
+    X: Tensor
+    kernel: Kernel
+    noise: Tensor
+    mean: str
+    trend: Trend
+    weights: Tensor
+    trend_weights: Tensor
+    pivots: Tensor
+    rtol: float
+    max_iter: int
+    neighbours: int | None = None
+    engine: str = "auto"
+
+    def predict(self, X_new: Tensor) -> Tensor:
+        """The mean at new points, m x p. Cost O(m n)."""
+        p = self.weights.shape[1]
+        return self._products(X_new)[:, :p] + basis(X_new, self.mean) @ self.trend.coefficients
+
+    def variance(self, X_new: Tensor, method: str) -> Tensor:
+        """The variance of the latent function at new points, m; an upper bound on the exact one.
+
+        method: "joint", from the pivots and each point's neighbours; "lanczos", the paper's
+        cache; "exact", a solve to tolerance for every new point.
+        """
+        way: SubsetVariance | LanczosVariance | ExactVariance
+        if method == "joint":
+            way = self._joint
+        else:
+            way = self._lanczos if method == "lanczos" else self._exact
+        latent = way.latent(X_new)
+        U = self._trend_gap(X_new)
+        return latent + ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
+
+    def covariance(self, X_new: Tensor) -> Tensor:
+        """The covariance of the latent function between new points, m x m, by solves."""
+        U = self._trend_gap(X_new)
+        C = self._exact.covariance(X_new) + U @ self.trend.covariance @ U.T
+        return 0.5 * (C + C.T)
+
+    def solve(self, B: Tensor) -> SolveResult:
+        """K̂⁻¹ B to the tolerance."""
+        return solve(
+            self._K_hat, B, self._preconditioner.solve, rtol=self.rtol, max_iter=self.max_iter
+        )
+
+    def _products(self, X_new: Tensor) -> Tensor:
+        """k(X_new, X) [v, G], m x (p + q), in float64: v is large where the noise is small."""
+        V = torch.cat([self.weights, self.trend_weights], dim=1)
+        parts = []
+        for start in range(0, len(X_new), CHUNK):
+            chunk = X_new[start : start + CHUNK]
+            K = KernelOperator(chunk, self.kernel, self.X, engine=self.engine, dtype="float64")
+            parts.append(K.matmul(V))
+        return torch.cat(parts)
+
+    def _trend_gap(self, X_new: Tensor) -> Tensor:
+        """u = h(x) - Gᵀ k(X, x), m x q."""
+        H = basis(X_new, self.mean)
+        if H.shape[1] == 0:
+            return H
+        return H - self._products(X_new)[:, self.weights.shape[1] :]
+
+    @cached_property
+    def _K_hat(self) -> Covariance:
+        return Covariance(KernelOperator(self.X, self.kernel, engine=self.engine), self.noise)
+
+    @cached_property
+    def _preconditioner(self) -> PivotedCholesky:
+        return PivotedCholesky(self._K_hat, self.pivots)
+
+    @cached_property
+    def _joint(self) -> SubsetVariance:
+        if self.neighbours is None:
+            return SubsetVariance(self.X, self.kernel, self.noise, self.pivots)
+        return SubsetVariance(
+            self.X, self.kernel, self.noise, self.pivots, neighbours=self.neighbours
+        )
+
+    @cached_property
+    def _lanczos(self) -> LanczosVariance:
+        K_hat = self._K_hat
+        # Y - H β = K̂ v; several outputs share one cache, started from their sum.
+        start = K_hat.matmul(self.weights).sum(1)
+        return LanczosVariance(
+            K_hat.matmul, self.X, self.kernel, self.noise, start, rank=LANCZOS_RANK
+        )
+
+    @cached_property
+    def _exact(self) -> ExactVariance:
+        return ExactVariance(self.solve, self._K_hat.precise().matmul, self.X, self.kernel)

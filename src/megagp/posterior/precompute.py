@@ -1,0 +1,52 @@
+"""From trained hyperparameters to a posterior: the last solve."""
+
+from __future__ import annotations
+
+import torch
+
+from megagp.likelihood import generalised_least_squares
+from megagp.posterior.posterior import Posterior
+from megagp.solvers import Callback, Cholesky, SolveResult, solve
+from megagp.training import Objective
+
+
+def precompute(
+    objective: Objective,
+    mean: str,
+    *,
+    rtol: float,
+    max_iter: int,
+    neighbours: int | None = None,
+    callback: Callback | None = None,
+) -> tuple[Posterior, SolveResult]:
+    """K̂⁻¹ [Y, H] to rtol in float64 residuals, started from what training left."""
+    Y, H = objective.Y, objective.H
+    covariance = objective.covariance()
+    B = torch.cat([Y, H], dim=1)
+    if len(Y) <= objective.solving.dense_below:
+        result = Cholesky(covariance).solve(B)
+        pivots = torch.arange(len(Y))
+    else:
+        P = objective.preconditioner.make(covariance, B.shape[1])
+        start = None if objective.last is None else objective.last.solutions
+        result = solve(
+            covariance, B, P.solve, rtol=rtol, max_iter=max_iter, x0=start, callback=callback
+        )
+        pivots = P.pivots
+    VY, VH = result.x[:, : Y.shape[1]], result.x[:, Y.shape[1] :]
+    trend = generalised_least_squares(H, Y, VH, VY)
+    posterior = Posterior(
+        X=objective.operator.X,
+        kernel=objective.operator.kernel,
+        noise=covariance.noise,
+        mean=mean,
+        trend=trend,
+        weights=VY - VH @ trend.coefficients,
+        trend_weights=VH.clone(),
+        pivots=pivots,
+        rtol=rtol,
+        max_iter=max_iter,
+        neighbours=neighbours,
+        engine=objective.solving.engine,
+    )
+    return posterior, result

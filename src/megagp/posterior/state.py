@@ -1,0 +1,85 @@
+"""A posterior as plain JSON and tensors, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megagp.kernels import Kernel
+from megagp.likelihood import Trend
+from megagp.mean import MEANS, basis
+from megagp.posterior.posterior import Posterior
+from megagp.storage import (
+    StorageError,
+    kernel_from_json,
+    kernel_to_json,
+    require,
+    require_tensor,
+)
+
+
+def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors from which `unpack` makes the same posterior, bit for bit."""
+    header = {
+        "kernel": kernel_to_json(posterior.kernel),
+        "mean": posterior.mean,
+        "rtol": posterior.rtol,
+        "max_iter": posterior.max_iter,
+        "neighbours": posterior.neighbours,
+        "engine": posterior.engine,
+    }
+    tensors = {
+        "X": posterior.X,
+        "noise": posterior.noise,
+        "weights": posterior.weights,
+        "trend_weights": posterior.trend_weights,
+        "trend_coefficients": posterior.trend.coefficients,
+        "trend_covariance": posterior.trend.covariance,
+        "pivots": posterior.pivots,
+    }
+    return header, tensors
+
+
+def unpack(
+    header: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    kernels: Mapping[str, type[Kernel]] | None = None,
+) -> Posterior:
+    """The posterior that `pack` took apart; StorageError for what does not fit together."""
+    X = require_tensor(tensors, "X", None, None)
+    n, d = X.shape
+    if n == 0 or d == 0:
+        raise StorageError(f"X: expected at least one row and column, got {n} x {d}")
+    mean = require(header, "mean", str)
+    if mean not in MEANS:
+        raise StorageError(f"mean: expected one of {', '.join(MEANS)}, got {mean!r}")
+    q = basis(X[:1], mean).shape[1]
+    weights = require_tensor(tensors, "weights", n, None)
+    noise = require_tensor(tensors, "noise", n)
+    if not bool((noise > 0).all()):
+        raise StorageError("noise: expected positive variances, got others")
+    pivots = require_tensor(tensors, "pivots", None, dtype=torch.int64)
+    if len(pivots) and not 0 <= int(pivots.min()) <= int(pivots.max()) < n:
+        raise StorageError(f"pivots: expected indices below {n}, got others")
+    kernel = kernel_from_json(require(header, "kernel", dict), kernels)
+    kernel.check_inputs(d)
+    return Posterior(
+        X=X,
+        kernel=kernel,
+        noise=noise,
+        mean=mean,
+        trend=Trend(
+            require_tensor(tensors, "trend_coefficients", q, weights.shape[1]),
+            require_tensor(tensors, "trend_covariance", q, q),
+        ),
+        weights=weights,
+        trend_weights=require_tensor(tensors, "trend_weights", n, q),
+        pivots=pivots,
+        rtol=float(require(header, "rtol", float)),
+        max_iter=require(header, "max_iter", int),
+        neighbours=require(header, "neighbours", int, type(None)),
+        engine=require(header, "engine", str),
+    )

@@ -1,0 +1,87 @@
+"""A preconditioner that follows the hyperparameters: pivots kept while they serve."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megagp.covariance import Covariance
+from megagp.preconditioners.pivoted_cholesky import PivotedCholesky
+from megagp.preconditioners.pivots import greedy_pivots, random_pivots
+from megagp.preconditioners.rank import choose_rank, cost
+
+# Pivots are drawn anew when a hyperparameter has moved by this factor since they were.
+MOVED = 2.0
+# A different rank must promise this much less work to be worth other pivots.
+WORTH = 0.75
+
+
+class AdaptivePreconditioner:
+    """Makes P for K̂ again and again as its hyperparameters move.
+
+    rank: None for the cost model of rank.py, fed with the iterations that `learn` is told.
+    pivoting: "random" or "greedy". budget: bytes for L.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int | None = None,
+        pivoting: str = "random",
+        budget: int = 1 << 29,
+        seed: int = 0,
+    ) -> None:
+        self.rank, self.pivoting, self.budget, self.seed = rank, pivoting, budget, seed
+        self.seen: tuple[int, float] | None = None
+        self._pivots: Tensor | None = None
+        self._drawn_at: Tensor | None = None
+        self._asked = 0
+        self._n = 0
+
+    def make(self, covariance: Covariance, columns: int) -> PivotedCholesky:
+        """P for this K̂, for solves of `columns` right-hand sides."""
+        n, d = covariance.operator.X.shape
+        if self.seen is not None and self._n not in (0, n):
+            # The condition number grows with n, and iterations with its root.
+            self.seen = self.seen[0], self.seen[1] * math.sqrt(n / self._n)
+        if n != self._n:
+            self._pivots = None
+        self._n = n
+        rank = self._choose(n, d, columns)
+        where = _position(covariance)
+        if self._pivots is None or rank != self._asked or self._moved(where):
+            self._pivots, self._drawn_at, self._asked = self._draw(covariance, rank), where, rank
+        return PivotedCholesky(covariance, self._pivots)
+
+    def learn(self, preconditioner: PivotedCholesky, iterations: float) -> None:
+        """Take note of what a solve with this preconditioner needed."""
+        self.seen = preconditioner.rank, max(1.0, iterations)
+
+    def _choose(self, n: int, d: int, columns: int) -> int:
+        if self.rank is not None:
+            return min(self.rank, n)
+        best = choose_rank(n, d, columns, seen=self.seen, budget=self.budget)
+        if self._pivots is None:
+            return best
+        now = cost(self._asked, n, d, columns, self.seen)
+        gain = cost(best, n, d, columns, self.seen) < WORTH * now
+        return best if gain else self._asked
+
+    def _moved(self, where: Tensor) -> bool:
+        assert self._drawn_at is not None
+        return bool(((where - self._drawn_at).abs() > math.log(MOVED)).any())
+
+    def _draw(self, covariance: Covariance, rank: int) -> Tensor:
+        if self.pivoting == "greedy":
+            return greedy_pivots(covariance.operator, rank)
+        return random_pivots(covariance.operator, rank, np.random.default_rng(self.seed))
+
+
+def _position(covariance: Covariance) -> Tensor:
+    """Where the kernel is: its hyperparameters in logarithms. Scale does not change pivots."""
+    found = covariance.operator.kernel.hyperparameters()
+    shape = [h.raw.detach().reshape(-1) for name, h in found.items() if "outputscale" not in name]
+    return torch.cat(shape) if shape else torch.zeros(0, dtype=torch.float64)

@@ -1,0 +1,18 @@
+"""How K̂ x = b is solved; every solve returns its evidence."""
+
+from megagp.solvers.cholesky import Cholesky
+from megagp.solvers.pcg import Callback, Product, pcg
+from megagp.solvers.refinement import solve
+from megagp.solvers.result import Coefficients, ConvergenceWarning, SolveResult, Status
+
+__all__ = [
+    "Callback",
+    "Cholesky",
+    "Coefficients",
+    "ConvergenceWarning",
+    "Product",
+    "SolveResult",
+    "Status",
+    "pcg",
+    "solve",
+]

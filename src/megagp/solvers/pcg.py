@@ -1,0 +1,258 @@
+"""Preconditioned conjugate gradients on many right-hand sides at once.
+
+Departures from the textbook, and why:
+
+1. All columns share each product, which evaluates the kernel once for all of them.
+2. A column that meets its tolerance is dropped from further products.
+3. Every RECOMPUTE iterations, and once when all columns are done, residuals are recomputed
+   as B - A X: the recurrence drifts, and what it claims is not evidence. A column that
+   claimed too much starts again from its true residual.
+4. A column that made no progress for PATIENCE iterations stops as STAGNATED; one with
+   pᵀAp <= 0, rᵀP⁻¹r <= 0 or a number that is not finite as BREAKDOWN. Both keep the best x
+   since their last progress. Progress is a smaller residual or a smaller energy
+   ½ xᵀAx - bᵀx: on ill-conditioned A the residual rises for long while x gets better.
+5. Step sizes are kept: they are the Lanczos coefficients from which the log-determinant comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from megagp.solvers.result import Coefficients, SolveResult, Status, relative
+
+RECOMPUTE = 50
+PATIENCE = 200
+# A recomputed residual may exceed the tolerance by this factor before the column goes on,
+SLACK = 1.05
+# and the recurrence's by this one before the column starts again: that costs iterations.
+DRIFT = 2.0
+# A fall of the energy by this share of all it has fallen is progress.
+PROGRESS = 1e-3
+
+Product: TypeAlias = Callable[[Tensor], Tensor]
+Callback: TypeAlias = Callable[[int, float], None]  # iteration, largest relative residual
+
+
+def pcg(
+    matmul: Product,
+    B: Tensor,
+    *,
+    precondition: Product | None = None,
+    rtol: float | Tensor = 0.01,
+    max_iter: int = 1000,
+    min_iter: int = 0,
+    x0: Tensor | None = None,
+    verify: bool = True,
+    callback: Callback | None = None,
+) -> SolveResult:
+    """Solve A X = B, n x t, for symmetric positive definite A by products with it.
+
+    rtol: tolerance on ‖B - A X‖ / ‖B‖, one for all columns or one for each.
+    min_iter: iterations before a column may be dropped, for tolerances that zero would meet.
+    precondition: P⁻¹, applied to n x t. verify: recompute residuals before the end; without
+    it, a product or two less, and the residual is the recurrence's.
+    Cost: one product with A and one with P⁻¹ per iteration.
+    """
+    run = _Run(matmul, B, precondition, rtol, x0)
+    run.drop_finished(min_iter == 0)
+    for iteration in range(1, max_iter + 1):
+        if not run.active.numel():
+            break
+        run.step()
+        if callback is not None:
+            callback(iteration, float(run.residual.max()))
+        if iteration % RECOMPUTE == 0:
+            run.renew()
+        run.drop_finished(iteration >= min_iter)
+        if verify and not run.active.numel():
+            run.verify()
+    run.close(verify)
+    return run.result()
+
+
+class _Run:
+    """The state of one solve; `active` are the columns still iterated."""
+
+    def __init__(
+        self,
+        matmul: Product,
+        B: Tensor,
+        precondition: Product | None,
+        rtol: float | Tensor,
+        x0: Tensor | None,
+    ) -> None:
+        t = B.shape[1]
+        self.matmul, self.B = matmul, B
+        self.precondition = precondition or torch.clone
+        self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
+        self.X = torch.zeros_like(B) if x0 is None else x0.clone()
+        self.R = B.clone()
+        self.products = 0
+        if x0 is not None:
+            self.R -= matmul(x0)
+            self.products += t
+        self.residual = relative(self.R, B)
+        self.status = [Status.MAX_ITER] * t
+        self.iterations = torch.zeros(t, dtype=torch.long)
+        self.best, self.best_X = self.residual.clone(), self.X.clone()
+        self.since_best = torch.zeros(t, dtype=torch.long)
+        self.first_energy = self._energy()
+        self.best_energy = self.first_energy.clone()
+        self.refuted = torch.full_like(self.residual, torch.inf)
+        self.restarted = torch.zeros(t, dtype=torch.bool)
+        self.alpha: list[Tensor] = []
+        self.beta: list[Tensor] = []
+        Z = self.precondition(self.R)
+        self.rz = (self.R * Z).sum(0)
+        self.start = self.rz.clone()
+        self.P = Z.clone()  # an identity may have returned R itself, which changes in place
+        self.active = self._with(Status.MAX_ITER)
+
+    def step(self) -> None:
+        """One iteration of every active column."""
+        a = self.active
+        every = len(a) == self.B.shape[1]
+        P = self.P if every else self.P[:, a]
+        Q = self.matmul(P)
+        self.products += len(a)
+        pq = (P * Q).sum(0)
+        sound = (pq > 0) & (self.rz[a] > 0) & pq.isfinite() & self.rz[a].isfinite()
+        alpha = torch.where(sound, self.rz[a] / pq, 0.0)
+        Q = torch.where(sound, Q, 0.0)  # 0 times what is not finite would not be 0
+        if every:
+            self.X.addcmul_(alpha, P)
+            self.R.addcmul_(-alpha, Q)
+            R = self.R
+        else:
+            self.X[:, a] += alpha * P
+            R = self.R[:, a] - alpha * Q
+            self.R[:, a] = R
+        Z = self.precondition(R)
+        rz = (R * Z).sum(0)
+        beta = torch.where(self.rz[a] != 0, rz / self.rz[a], 0.0)
+        if every:
+            self.P = torch.addcmul(Z, beta, P)
+        else:
+            self.P[:, a] = torch.addcmul(Z, beta, P)
+        self.rz[a] = rz
+        self._record(alpha, beta, sound, R)
+
+    def _record(self, alpha: Tensor, beta: Tensor, sound: Tensor, R: Tensor) -> None:
+        a = self.active
+        for history, values in ((self.alpha, alpha), (self.beta, beta)):
+            row = torch.full((self.B.shape[1],), torch.nan, dtype=self.B.dtype)
+            # After another start the steps are those of another Lanczos matrix.
+            row[a] = torch.where(sound & ~self.restarted[a], values, torch.nan)
+            history.append(row)
+        self.iterations[a] += sound.long()
+        self.residual[a] = relative(R, self.B[:, a])
+        broken = a[~(sound & self.residual[a].isfinite())]
+        for j in broken.tolist():
+            self.status[j] = Status.BREAKDOWN
+        self._note_best()
+        self.active = self._with(Status.MAX_ITER)
+
+    def _note_best(self) -> None:
+        a = self.active
+        better = self.residual[a] < 0.99 * self.best[a]
+        self.since_best[a] = torch.where(better, 0, self.since_best[a] + 1)
+        improved = a[self.residual[a] < self.best[a]]
+        self.best[improved] = self.residual[improved]
+        self.best_X[:, improved] = self.X[:, improved]
+        stuck = (self.since_best[a] >= PATIENCE) & (self.residual[a] > self.rtol[a])
+        for j in a[stuck].tolist():
+            if self.status[j] is Status.MAX_ITER:
+                self.status[j] = Status.STAGNATED
+
+    def recompute(self, columns: Tensor) -> None:
+        """The residual of these columns as B - A X, in place of the recurrence's."""
+        if not len(columns):
+            return
+        self.R[:, columns] = self.B[:, columns] - self.matmul(self.X[:, columns].contiguous())
+        self.products += len(columns)
+        self.residual[columns] = relative(self.R[:, columns], self.B[:, columns])
+
+    def renew(self) -> None:
+        """True residuals of the active columns, and whether their energies fell."""
+        a = self.active
+        claimed = self.residual[a].clone()
+        self.recompute(a)
+        self._restart(a[self.residual[a] > DRIFT * claimed])
+        energy = self._energy()
+        least = self.best_energy - PROGRESS * (self.first_energy - self.best_energy)
+        fell = a[energy[a] < least[a]]
+        self.best_energy[fell], self.since_best[fell] = energy[fell], 0
+        self.best[fell], self.best_X[:, fell] = self.residual[fell], self.X[:, fell]
+
+    def _energy(self) -> Tensor:
+        """½ xᵀAx - bᵀx = -½ xᵀ(b + r), column by column; r must be a true residual."""
+        return -0.5 * (self.X * (self.B + self.R)).sum(0)
+
+    def _restart(self, columns: Tensor) -> None:
+        """Steepest descent from the present residual of these columns."""
+        if not len(columns):
+            return
+        Z = self.precondition(self.R[:, columns])
+        self.P[:, columns] = Z
+        self.rz[columns] = (self.R[:, columns] * Z).sum(0)
+        self.restarted[columns] = True
+
+    def drop_finished(self, by_tolerance: bool) -> None:
+        """Columns within their tolerance; or, before min_iter, those with nothing left."""
+        a = self.active
+        nothing = torch.full_like(self.rtol, torch.finfo(self.B.dtype).eps)
+        limit = self.rtol if by_tolerance else torch.minimum(self.rtol, nothing)
+        for j in a[self.residual[a] <= limit[a]].tolist():
+            if self.status[j] is Status.MAX_ITER:
+                self.status[j] = Status.CONVERGED
+        self.active = self._with(Status.MAX_ITER)
+
+    def verify(self) -> None:
+        """Check what converged columns claim; those that claimed too much go on."""
+        claimed = self._with(Status.CONVERGED)
+        claimed = claimed[self.iterations[claimed] > 0]
+        self.recompute(claimed)
+        failed = claimed[self.residual[claimed] > SLACK * self.rtol[claimed]]
+        if not len(failed):
+            return
+        self._restart(failed)
+        self.best[failed], self.best_X[:, failed] = self.residual[failed], self.X[:, failed]
+        for j in failed.tolist():
+            # Another start that gained nothing: this is what the precision can do.
+            stuck = self.residual[j] > 0.5 * self.refuted[j]
+            self.status[j] = Status.STAGNATED if stuck else Status.MAX_ITER
+        self.refuted[failed] = self.residual[failed]
+        self.active = self._with(Status.MAX_ITER)
+
+    def close(self, verify: bool) -> None:
+        """The best x of columns that got stuck, and true residuals where none are known yet."""
+        stuck = torch.cat([self._with(Status.STAGNATED), self._with(Status.BREAKDOWN)])
+        self.X[:, stuck], self.residual[stuck] = self.best_X[:, stuck], self.best[stuck]
+        if not verify:
+            return
+        unfinished = self.active
+        if len(unfinished):  # max_iter came before the end, where claims are checked
+            self.verify()
+        self.recompute(torch.cat([stuck, unfinished]))
+
+    def _with(self, status: Status) -> Tensor:
+        return torch.tensor([j for j, s in enumerate(self.status) if s is status], dtype=torch.long)
+
+    def result(self) -> SolveResult:
+        empty = torch.zeros(0, self.B.shape[1], dtype=self.B.dtype)
+        return SolveResult(
+            self.X,
+            tuple(self.status),
+            self.iterations,
+            self.residual,
+            products=self.products,
+            coefficients=Coefficients(
+                torch.stack(self.alpha) if self.alpha else empty,
+                torch.stack(self.beta) if self.beta else empty,
+                self.start,
+            ),
+        )

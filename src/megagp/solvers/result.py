@@ -1,0 +1,85 @@
+"""What a solve returns: the solution and the evidence for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+
+class ConvergenceWarning(UserWarning):
+    """A result rests on a solve that did not reach its tolerance."""
+
+
+class Status(Enum):
+    """How a right-hand side came out; the value says what to do about it."""
+
+    CONVERGED = "The residual is within the tolerance."
+    MAX_ITER = (
+        "The residual was still falling when max_iter was reached; "
+        "raise max_iter, or the rank of the preconditioner."
+    )
+    STAGNATED = (
+        "The residual stopped falling above the tolerance; raise the noise variance "
+        "(noise_floor), the rank of the preconditioner, or rtol."
+    )
+    BREAKDOWN = (
+        "The matrix did not act as a positive definite one in this precision; raise the noise "
+        "variance (noise_floor), or evaluate in float64."
+    )
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The step sizes of CG, iterations x t, NaN after a column was dropped or began anew.
+
+    They hold the Lanczos matrix of each column (lanczos.py).
+    """
+
+    alpha: Tensor
+    beta: Tensor
+    start: Tensor  # rᵀ P⁻¹ r at the start: t
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """x with K̂ x = B, and how it was found, column by column.
+
+    x: n x t. status: t. iterations: t. residual: t, ‖B - K̂x‖ / ‖B‖ by column.
+    precision: how K was evaluated for the solution. products: columns multiplied by K in all.
+    """
+
+    x: Tensor
+    status: tuple[Status, ...]
+    iterations: Tensor
+    residual: Tensor
+    precision: str = "float64"
+    products: int = 0
+    coefficients: Coefficients | None = None
+
+    @property
+    def converged(self) -> bool:
+        return all(s is Status.CONVERGED for s in self.status)
+
+    @property
+    def worst(self) -> Status:
+        """The status furthest from success, of all columns."""
+        order = list(Status)
+        return max(self.status, key=order.index, default=Status.CONVERGED)
+
+    def explain(self, rtol: float) -> str:
+        """One sentence for people: what was reached, what was asked for, what to do."""
+        largest = float(self.residual.max()) if len(self.residual) else 0.0
+        most = int(self.iterations.max()) if len(self.iterations) else 0
+        return (
+            f"relative residual {largest:.2g} after {most} iterations, tolerance {rtol:.2g}. "
+            f"{self.worst.value}"
+        )
+
+
+def relative(R: Tensor, B: Tensor) -> Tensor:
+    """‖R‖ / ‖B‖ by column; a column of zeros counts as solved by zeros."""
+    size = B.norm(dim=0)
+    return torch.where(size > 0, R.norm(dim=0) / size.clamp(min=1e-300), R.norm(dim=0))

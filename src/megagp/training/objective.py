@@ -1,0 +1,164 @@
+"""What training minimises: minus the log marginal likelihood per observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megagp.covariance import Covariance
+from megagp.kernels import Hyperparameter, Kernel
+from megagp.likelihood import Evaluation, dense, stochastic
+from megagp.operator import KernelOperator
+from megagp.preconditioners import AdaptivePreconditioner
+from megagp.solvers import Callback
+from megagp.training.parameters import Parameters, Vector
+
+# Up to this n the dense way is the quicker one (`make bench-solvers` has the measurement).
+DENSE_BELOW = 1500
+
+
+@dataclass(frozen=True)
+class Solving:
+    """How solves are made in training.
+
+    rtol: tolerance on the relative residual for y; probe_rtol: for the probes, whose solves
+    bias the gradient far less (docs/training.md has the measurement).
+    min_iter: iterations at least. probes: random vectors for the log-determinant.
+    dense_below: Cholesky up to this n. rank, pivoting, budget: as in AdaptivePreconditioner.
+    """
+
+    rtol: float = 0.03
+    probe_rtol: float = 0.3
+    max_iter: int = 400
+    min_iter: int = 0
+    probes: int = 10
+    dense_below: int = DENSE_BELOW
+    rank: int | None = None
+    pivoting: str = "random"
+    budget: int = 1 << 29
+    engine: str = "auto"
+    dtype: str = "float32"
+
+
+@dataclass
+class Tally:
+    """What evaluations have cost so far, and how their solves came out."""
+
+    evaluations: int = 0
+    iterations: int = 0
+    kernel_evaluations: float = 0.0
+    unconverged: int = 0
+    ranks: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class State:
+    """An evaluation, the θ it was made at, and the number of its probes."""
+
+    theta: Vector
+    draw: int
+    evaluation: Evaluation
+
+
+class Objective:
+    """θ -> (loss, gradient), loss = -log p(Y) / (n p).
+
+    X: n x d; Y: n x p; H: n x q; noise_scale: n, the noise variance of each point relative
+    to `noise`. The kernel and `noise` hold the hyperparameters of the last call.
+    """
+
+    def __init__(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        H: Tensor,
+        kernel: Kernel,
+        noise: Hyperparameter,
+        noise_scale: Tensor,
+        parameters: Parameters,
+        solving: Solving,
+        seed: int,
+        callback: Callback | None = None,
+    ) -> None:
+        self.Y, self.H, self.noise, self.noise_scale = Y, H, noise, noise_scale
+        self.parameters, self.solving, self.seed = parameters, solving, seed
+        self.callback = callback
+        self.operator = KernelOperator(X, kernel, engine=solving.engine, dtype=solving.dtype)
+        self.preconditioner = AdaptivePreconditioner(
+            rank=solving.rank, pivoting=solving.pivoting, budget=solving.budget, seed=seed
+        )
+        self.tally = Tally()
+        self._state: State | None = None
+
+    def covariance(self) -> Covariance:
+        """K̂ at the present hyperparameters."""
+        return Covariance(self.operator, self.noise.value.detach() * self.noise_scale)
+
+    def __call__(self, theta: Vector, draw: int | None = 0) -> tuple[float, Vector]:
+        """Loss and gradient at θ; not finite where there is none.
+
+        draw: number of the set of probes; None for whichever the last call at this θ used.
+        """
+        self.parameters.set(theta)
+        at = self._state
+        same = at is not None and np.array_equal(at.theta, theta) and draw in (None, at.draw)
+        if not same:
+            try:
+                found = self._evaluate(draw or 0)
+            except (ValueError, RuntimeError):
+                # No positive definite K̂ at this θ: the optimiser shortens its step.
+                return np.inf, np.full(len(theta), np.nan)
+            self._state = State(theta.copy(), draw or 0, found)
+        size = self.Y.numel()
+        assert self.last is not None
+        gradient = self.parameters.gather(self.last.gradient)
+        return -self.last.value / size, -gradient / size
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The evaluation at the present hyperparameters."""
+        return None if self._state is None else self._state.evaluation
+
+    def state(self) -> State:
+        """Where the objective is, to come back to."""
+        assert self._state is not None
+        return self._state
+
+    def restore(self, state: State) -> None:
+        """Go back to a θ and the evaluation that was made there."""
+        self.parameters.set(state.theta)
+        self._state = state
+
+    def _evaluate(self, draw: int) -> Evaluation:
+        covariance, n = self.covariance(), len(self.Y)
+        self.tally.evaluations += 1
+        if n <= self.solving.dense_below:
+            found = dense(covariance, self.Y, self.H)
+            self.tally.kernel_evaluations += n * n
+            return found
+        columns = self.Y.shape[1] + self.H.shape[1] + self.solving.probes
+        P = self.preconditioner.make(covariance, columns)
+        found = stochastic(
+            covariance,
+            self.Y,
+            self.H,
+            P,
+            torch.Generator().manual_seed(self.seed + 7919 * draw),
+            probes=self.solving.probes,
+            rtol=self.solving.rtol,
+            probe_rtol=self.solving.probe_rtol,
+            max_iter=self.solving.max_iter,
+            min_iter=self.solving.min_iter,
+            start=None if self.last is None else self.last.solutions,
+            callback=self.callback,
+        )
+        steps = int(found.solve.iterations.max())
+        self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
+        self.tally.iterations += steps
+        self.tally.kernel_evaluations += float(n) * n / 2 * (steps + 1) + 2.0 * n * P.rank
+        self.tally.unconverged += not found.solve.converged
+        self.tally.ranks.append(P.rank)
+        return found

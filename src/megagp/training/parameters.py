@@ -1,0 +1,67 @@
+"""The hyperparameters that training may move, as one vector of logarithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from megagp.kernels import Hyperparameter, Kernel
+
+Vector = NDArray[np.float64]
+
+# On whitened data. Wide: they stop an optimiser that has run away, not one that searches.
+BOUNDS = {
+    "lengthscale": (1e-3, 1e4),
+    "outputscale": (1e-4, 1e4),
+    "noise_variance": (1e-8, 1e2),
+}
+OTHERWISE = (1e-3, 1e3)
+
+
+class Parameters:
+    """θ = the logarithms of the free hyperparameters of a kernel and of the noise variance.
+
+    noise_floor: lower bound on the noise variance.
+    """
+
+    def __init__(self, kernel: Kernel, noise: Hyperparameter, noise_floor: float) -> None:
+        named = {**kernel.hyperparameters(), "noise_variance": noise}
+        self.names = {name: h for name, h in named.items() if not h.frozen}
+        # Parts of a kernel may share one hyperparameter: it has two names and one place.
+        self.own = list({id(h): h for h in self.names.values()}.values())
+        lower, upper = [], []
+        for h in self.own:
+            low, high = BOUNDS.get(h.name, OTHERWISE)
+            if h is noise:
+                low = noise_floor
+            lower.append(np.full(h.raw.numel(), np.log(low)))
+            upper.append(np.full(h.raw.numel(), np.log(high)))
+        self.lower = np.concatenate(lower) if lower else np.zeros(0)
+        self.upper = np.concatenate(upper) if upper else np.zeros(0)
+
+    def get(self) -> Vector:
+        parts = [h.raw.detach().reshape(-1).numpy() for h in self.own]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def set(self, theta: Vector) -> None:
+        start = 0
+        with torch.no_grad():
+            for h in self.own:
+                part = theta[start : start + h.raw.numel()]
+                h.raw.copy_(torch.from_numpy(part.copy()).reshape(h.raw.shape))
+                start += h.raw.numel()
+
+    def clip(self, theta: Vector) -> Vector:
+        return np.clip(theta, self.lower, self.upper)
+
+    def gather(self, gradient: Mapping[str, Tensor]) -> Vector:
+        """Derivatives by name (and by logarithm) as one vector."""
+        total = {id(h): torch.zeros_like(h.raw.detach()).reshape(-1) for h in self.own}
+        for name, h in self.names.items():
+            total[id(h)] += gradient[name].reshape(-1)
+        parts = [total[id(h)].numpy() for h in self.own]
+        return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,145 @@
+"""In which order, on how many points and with which optimiser hyperparameters are learned."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megagp.kernels import Hyperparameter, Kernel
+from megagp.progress import Progress
+from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
+from megagp.training.optimisers import NO_START, adam, lbfgs
+from megagp.training.parameters import Parameters
+
+DENSE_STEPS = 100
+METHODS = ("pretrain", "adam", "lbfgs", "none")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    method: "pretrain" (the paper: L-BFGS, then Adam, on a random subset; then a few steps of
+    Adam on everything), "adam" or "lbfgs" (that many `steps` on everything), or "none".
+    Up to `dense_below` points the likelihood is exact and cheap, and "pretrain" is L-BFGS to
+    the end: Adam would only add noise.
+    """
+
+    method: str = "pretrain"
+    subset: int = 10_000
+    lbfgs_steps: int = 10
+    adam_steps: int = 10
+    finetune_steps: int = 3
+    steps: int = 100
+    learning_rate: float = 0.1
+    dense_below: int = DENSE_BELOW
+
+    def phases(self, n: int) -> list[Phase]:
+        """What to do for n points, in order."""
+        if self.method == "none":
+            return []
+        if self.method == "adam":
+            return [Phase("train, Adam", n, "adam", self.steps)]
+        if self.method == "lbfgs":
+            return [Phase("train, L-BFGS", n, "lbfgs", self.steps)]
+        if n <= self.dense_below:
+            return [Phase("train, L-BFGS", n, "lbfgs", DENSE_STEPS)]
+        m = min(n, self.subset)
+        return [
+            Phase("pretrain, L-BFGS", m, "lbfgs", self.lbfgs_steps),
+            Phase("pretrain, Adam", m, "adam", self.adam_steps),
+            Phase("finetune, Adam", n, "adam", self.finetune_steps),
+        ]
+
+
+@dataclass
+class Phase:
+    """One leg of training, and what it came to."""
+
+    name: str
+    size: int
+    optimiser: str
+    steps: int
+    seconds: float = 0.0
+    loss: float = float("nan")
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The objective on all points, evaluated at the hyperparameters found, and the way there."""
+
+    objective: Objective
+    phases: list[Phase]
+
+
+def train(
+    X: Tensor,
+    Y: Tensor,
+    H: Tensor,
+    kernel: Kernel,
+    noise: Hyperparameter,
+    noise_scale: Tensor,
+    *,
+    recipe: Recipe,
+    solving: Solving,
+    noise_floor: float,
+    seed: int,
+    progress: Progress,
+) -> Trained:
+    """Move the free hyperparameters of `kernel` and `noise` to where Y is likely."""
+    parameters = Parameters(kernel, noise, noise_floor)
+    n = len(X)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
+
+    def objective_on(size: int) -> Objective:
+        rows = slice(None) if size == n else order[:size]
+        return Objective(
+            X[rows],
+            Y[rows],
+            H[rows],
+            kernel,
+            noise,
+            noise_scale[rows],
+            parameters,
+            solving,
+            seed,
+            progress.iteration,
+        )
+
+    phases = recipe.phases(n) if len(parameters.own) else []
+    objective = objective_on(phases[0].size if phases else n)
+    draw = 0
+    for phase in phases:
+        if len(objective.Y) != phase.size:
+            carried = objective.preconditioner
+            objective = objective_on(phase.size)
+            objective.preconditioner = carried
+        _run(phase, objective, recipe.learning_rate, progress, draw)
+        # Adam draws probes at each step; the next phase goes on from the last, so that its
+        # first evaluation is the one already made.
+        draw += phase.steps if phase.optimiser == "adam" else 0
+    if not phases and not np.isfinite(objective(parameters.get())[0]):
+        raise ValueError(NO_START)
+    return Trained(objective, phases)
+
+
+def _run(
+    phase: Phase, objective: Objective, learning_rate: float, progress: Progress, draw: int
+) -> None:
+    progress.phase(phase.name)
+    start, objective.tally = time.perf_counter(), phase.tally
+
+    def report(step: int, loss: float) -> None:
+        phase.loss = loss
+        progress.step(step, loss)
+
+    if phase.optimiser == "adam":
+        adam(objective, phase.steps, learning_rate, report, draw)
+    else:
+        lbfgs(objective, phase.steps, report, draw)
+    phase.seconds = time.perf_counter() - start

@@ -18,7 +18,10 @@ template <class T>
 constexpr int64_t NARROW_ROWS = 128 / sizeof(T);
 constexpr int INNER_CHUNK = 96;  // dimensions per pass: a group's chunk of 24 KB stays in L1
 
-enum class Form { product, difference, dot };
+enum class Form { product, difference, halved, dot };
+// A tile pair goes over from products to halved differences when this share of its vectors needed
+// repair so far: about where both cost the same.
+constexpr int64_t MANY_NEAR = 4;  // a quarter
 
 // The part of a tile pair that goes through the stages at a time: rows of one packed group, whole
 // groups of columns. Stored as [group of columns][row][column in group].
@@ -33,11 +36,13 @@ struct Block {
 };
 
 // out (+)= a micro-tile of MICRO_ROWS x MICRO_VECTORS over `inner` dimensions (D of them if D > 0).
-//   product: h = |x|^2/2 + |z|^2/2 - x.z    difference: h = sum (x - z)^2    dot: -x.z
+//   product: h = |x|^2/2 + |z|^2/2 - x.z    dot: -x.z
+//   difference: h = sum (x - z)^2           halved: half of that
 // Returns the smallest entries that it wrote, lane by lane.
 template <class T, Form F, int D>
 __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const T* x_norm,
-                                                   const T* z_norm, int inner, bool first, T* out) {
+                                                   const T* z_norm, int inner, bool first,
+                                                   bool last, T* out) {
     constexpr int64_t G = GROUP<T>;
     constexpr int L = LANES<T>;
     vec<T> acc[MICRO_ROWS][MICRO_VECTORS];
@@ -46,6 +51,7 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
             for (int v = 0; v < MICRO_VECTORS; ++v)
                 acc[r][v] = F == Form::product      ? x_norm[r] + load(z_norm + v * L)
                             : F == Form::difference ? splat(TINY<T>)
+                            : F == Form::halved     ? splat(2 * TINY<T>)
                                                     : vec<T>{};
     } else {
         for (int r = 0; r < MICRO_ROWS; ++r)
@@ -58,7 +64,7 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
         for (int r = 0; r < MICRO_ROWS; ++r) {
             const vec<T> xr = splat(x[c * G + r]);
             for (int v = 0; v < MICRO_VECTORS; ++v) {
-                if constexpr (F == Form::difference) {
+                if constexpr (F == Form::difference || F == Form::halved) {
                     const vec<T> delta = xr - zv[v];
                     acc[r][v] = acc[r][v] + delta * delta;
                 } else {
@@ -67,6 +73,9 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
             }
         }
     }
+    if (F == Form::halved && last)
+        for (int r = 0; r < MICRO_ROWS; ++r)
+            for (int v = 0; v < MICRO_VECTORS; ++v) acc[r][v] = T(0.5) * acc[r][v];
     for (int r = 0; r < MICRO_ROWS; ++r)
         for (int v = 0; v < MICRO_VECTORS; ++v) store(out + r * G + v * L, acc[r][v]);
     if constexpr (F == Form::product) {  // as a tree: a chain of minima would wait for each other
@@ -79,15 +88,17 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
 }
 
 // Vectors of a micro-tile with a pair nearer than `near` again, from differences: the product form
-// has lost their digits.
+// has lost their digits. Returns how many vectors that were.
 template <class T>
-__attribute__((noinline)) void repair(const T* x, const T* z, int d, T near, T* h) {
+__attribute__((noinline)) int64_t repair(const T* x, const T* z, int d, T near, T* h) {
     constexpr int64_t G = GROUP<T>;
     constexpr int L = LANES<T>;
+    int64_t count = 0;
     for (int r = 0; r < MICRO_ROWS; ++r)
         for (int v = 0; v < MICRO_VECTORS; ++v) {
             T* at = h + r * G + v * L;
             if (!any_below(load(at), near)) continue;
+            ++count;
             vec<T> s = splat(2 * TINY<T>);
             for (int c = 0; c < d; ++c) {
                 const vec<T> delta = splat(x[c * G + r]) - load(z + c * G + v * L);
@@ -95,33 +106,41 @@ __attribute__((noinline)) void repair(const T* x, const T* z, int d, T near, T* 
             }
             store(at, T(0.5) * s);
         }
+    return count;
 }
 
-// h (or -x.z) for a block: its rows start at x, its columns at z.
+// h (or -x.z) for a block: its rows start at x, its columns at z. Returns how many vectors of the
+// product form had to be computed again.
 template <class T, Form F, int D>
-void pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T near, Block block,
-           T* out) {
+int64_t pairs(const T* x, const T* z, const T* x_norm, const T* z_norm, int d, T near, Block block,
+              T* out) {
     constexpr int64_t G = GROUP<T>;
     constexpr int W = MICRO_VECTORS * LANES<T>;
+    int64_t repaired = 0;
     for (int64_t g = 0; g < block.cols; g += G) {
         const T* zg = z + g * d;
         for (int c0 = 0; c0 < d; c0 += INNER_CHUNK) {
             const int chunk = d - c0 < INNER_CHUNK ? d - c0 : INNER_CHUNK;
+            const bool last = c0 + chunk == d;
             for (int64_t r = 0; r < block.rows; r += MICRO_ROWS)
                 for (int64_t j = 0; j < G; j += W) {
                     T* to = out + (g / G * block.rows + r) * G + j;
                     const vec<T> least = micro<T, F, D>(x + c0 * G + r, zg + c0 * G + j, x_norm + r,
-                                                        z_norm + g + j, chunk, c0 == 0, to);
+                                                        z_norm + g + j, chunk, c0 == 0, last, to);
                     if constexpr (F == Form::product)
-                        if (c0 + chunk == d && any_below(least, near))
-                            repair(x + r, zg + j, d, near, to);
+                        if (last && any_below(least, near))
+                            repaired += repair(x + r, zg + j, d, near, to);
                 }
         }
     }
+    return repaired;
 }
 
 template <class T>
-using PairsFn = void (*)(const T*, const T*, const T*, const T*, int, T, Block, T*);
+using PairsFn = int64_t (*)(const T*, const T*, const T*, const T*, int, T, Block, T*);
+
+template <class T>
+constexpr PairsFn<T> halved_differences = pairs<T, Form::halved, 0>;
 
 template <class T>
 PairsFn<T> choose_pairs(const Component<T>& p) {
@@ -180,7 +199,8 @@ void set_diagonal(const Block& block, T value, T* out) {
 template <class T>
 struct TilePair {
     const Component<T>* p;
-    PairsFn<T> pairs;
+    mutable PairsFn<T> pairs;  // how h is computed may change from block to block, not what it is
+    mutable int64_t vectors = 0, repaired = 0;
     const T *x, *z, *x_norm, *z_norm;
     T near;         // pairs below are computed again from differences
     bool diagonal;  // the tile's points with themselves
@@ -203,8 +223,10 @@ struct TilePair {
     // At least TINY, but for the linear kernel: roundoff of the product form is repaired.
     void h(const Block& block, T* out) const {
         if (p->family == Family::constant) return;
-        pairs(packed_row(x, p->x.d, block.row), packed_row(z, p->x.d, block.col),
-              x_norm + block.row, z_norm + block.col, p->x.d, near, block, out);
+        repaired += pairs(packed_row(x, p->x.d, block.row), packed_row(z, p->x.d, block.col),
+                          x_norm + block.row, z_norm + block.col, p->x.d, near, block, out);
+        vectors += block.size() / LANES<T>;
+        if (MANY_NEAR * repaired > vectors) pairs = halved_differences<T>;
         if (p->wide)
             for (int64_t s = 0; s < block.size(); ++s) out[s] = out[s] < T(1e30) ? out[s] : T(1e30);
         if (diagonal) set_diagonal(block, TINY<T>, out);

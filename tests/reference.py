@@ -113,6 +113,52 @@ def input_gradient(f: Callable[[Array], float], X: Array, step: float = 1e-5) ->
     return gradient
 
 
+def log_likelihood(kernel: Kernel, noise: Array, X: Array, Y: Array, H: Array) -> float:
+    """log N(Y; H β, K + diag(noise)), summed over the columns of Y, at the β that maximises it.
+
+    β = (Hᵀ K̂⁻¹ H)⁻¹ Hᵀ K̂⁻¹ Y, a least-squares problem after both are whitened by C⁻¹.
+    """
+    C = np.linalg.cholesky(matrix(kernel, X, X) + np.diag(noise))
+    white_Y, white_H = np.linalg.solve(C, Y), np.linalg.solve(C, H)
+    errors = white_Y - white_H @ trend(kernel, noise, X, Y, H)
+    log_determinant = 2 * np.sum(np.log(np.diagonal(C)))
+    n, p = Y.shape
+    return float(
+        -0.5 * np.sum(errors**2) - 0.5 * p * log_determinant - 0.5 * n * p * np.log(2 * np.pi)
+    )
+
+
+def trend(kernel: Kernel, noise: Array, X: Array, Y: Array, H: Array) -> Array:
+    """β by generalised least squares; the shortest one where columns of H are dependent."""
+    C = np.linalg.cholesky(matrix(kernel, X, X) + np.diag(noise))
+    return np.linalg.lstsq(np.linalg.solve(C, H), np.linalg.solve(C, Y), rcond=1e-10)[0]
+
+
+def likelihood_gradient(
+    kernel: Kernel, noise: Array, X: Array, Y: Array, H: Array, step: float = 1e-5
+) -> dict[str, Array]:
+    """Derivatives of log_likelihood by logarithms, by central differences.
+
+    "noise_variance" is the derivative by a factor common to all of `noise`.
+    """
+    gradient = {}
+    for name, value in values(kernel).items():
+        if kernel.hyperparameters()[name].frozen:
+            continue
+        gradient[name] = np.zeros_like(value)
+        for i in np.ndindex(value.shape):
+            rise = 0.0
+            for sign in (1, -1):
+                changed, moved = kernel.copy(), value.copy()
+                moved[i] = value[i] * np.exp(sign * step)
+                changed[name] = moved
+                rise += sign * log_likelihood(changed, noise, X, Y, H)
+            gradient[name][i] = rise / (2 * step)
+    up, down = (log_likelihood(kernel, noise * np.exp(s * step), X, Y, H) for s in (1, -1))
+    gradient["noise_variance"] = np.array((up - down) / (2 * step))
+    return gradient
+
+
 def kernel_cases(d: int) -> dict[str, Kernel]:
     """One kernel of each kind and some compositions, for points with d columns."""
     ard = np.linspace(0.6, 1.4, d)

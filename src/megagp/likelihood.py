@@ -108,8 +108,12 @@ def stochastic(
     VY, VH, VZ = result.x[:, :p], result.x[:, p : p + q], result.x[:, p + q :]
     trend = generalised_least_squares(H, Y, VH, VY)
     V = VY - VH @ trend.coefficients
-    quadratic = float(((Y - H @ trend.coefficients) * V).sum())
     assert result.coefficients is not None
+    assert result.R is not None
+    # eᵀK̂⁻¹e - (2eᵀv - vᵀK̂v) = (v - K̂⁻¹e)ᵀK̂(v - K̂⁻¹e): of second order in the error of v,
+    # wherever the solve started. With r = e - K̂v it is eᵀv + vᵀr.
+    R = result.R[:, :p] - result.R[:, p : p + q] @ trend.coefficients
+    quadratic = float(((Y - H @ trend.coefficients + R) * V).sum())
     forms = log_quadratic_forms(result.coefficients, slice(p + q, None))
     logdet = preconditioner.logdet() + float(forms.mean())
     error = 0.5 * p * float(forms.std()) / math.sqrt(probes) if probes > 1 else math.inf

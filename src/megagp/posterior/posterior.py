@@ -29,6 +29,8 @@ VARIANCES = ("joint", "lanczos", "exact")
 # New points per pass: what a pass holds is a few columns for each of them.
 CHUNK = 1 << 16
 LANCZOS_RANK = 100
+# Pivots that joint variances rest on: more neighbours do more for less beyond (docs/prediction.md).
+VARIANCE_PIVOTS = 512
 
 
 @dataclass(frozen=True)
@@ -111,11 +113,10 @@ class Posterior:
 
     @cached_property
     def _joint(self) -> SubsetVariance:
-        if self.neighbours is None:
-            return SubsetVariance(self.X, self.kernel, self.noise, self.pivots)
-        return SubsetVariance(
-            self.X, self.kernel, self.noise, self.pivots, neighbours=self.neighbours
-        )
+        # A posterior that was solved by Cholesky has all its points as pivots: that is exact.
+        every = len(self.pivots) == len(self.X)
+        pivots = self.pivots if every else self.pivots[:VARIANCE_PIVOTS]
+        return SubsetVariance(self.X, self.kernel, self.noise, pivots, neighbours=self.neighbours)
 
     @cached_property
     def _lanczos(self) -> LanczosVariance:

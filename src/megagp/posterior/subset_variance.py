@@ -122,18 +122,16 @@ class SubsetVariance:
         return largest
 
     def _chunk(self) -> int:
-        """New points whose neighbours are searched at once: indices, and F where not kept."""
-        per_point = 8 * (1 + self.neighbours) * (4 + 2 * self._X.shape[1])
+        """New points in memory at once: their indices, rows of reductions, and F if not kept."""
+        per_point = 32 * (1 + self.neighbours + len(self._X_P) + self._X.shape[1])
         if self._F is None:
             per_point += 32 * self.neighbours * len(self._X_P)
         return max(1, min(4096, self._memory_budget // 4 // per_point))
 
     def _batch(self, m: int) -> int:
         per_point = 8 * (m + 1) * (2 * len(self._X_P) + m + 8 * WIDTH + 4 * self._X.shape[1])
-        return max(
-            1,
-            min(BATCH_ROWS // m, self._memory_budget // 4 // (torch.get_num_threads() * per_point)),
-        )
+        per_thread = self._memory_budget // 4 // torch.get_num_threads()
+        return max(1, min(BATCH_ROWS // m, per_thread // per_point))
 
     def _reductions(self, X_new: Tensor, N: Tensor) -> Tensor:
         """What each of the k pivots and m neighbours takes off the variance: t x (k + m)."""
@@ -172,6 +170,7 @@ class SubsetVariance:
             F[rows] = torch.linalg.solve_triangular(self._C.mT, K, upper=True, left=False)
         return F
 
+    @torch.no_grad()
     def _factorise_pivots(self) -> Tensor:
         both = torch.cat([self._X_P, self._X])[: max(1, len(self._X_P))]
         self._scale = float(self._kernel.on(both.device, torch.float64).diagonal(both).max())

@@ -14,7 +14,7 @@ from megagp.preconditioners.pivots import greedy_pivots, random_pivots
 from megagp.preconditioners.rank import choose_rank, cost
 
 # Pivots are drawn anew when a hyperparameter has moved by this factor since they were.
-MOVED = 2.0
+MOVED = 3.0
 # A different rank must promise this much less work to be worth other pivots.
 WORTH = 0.75
 
@@ -41,9 +41,22 @@ class AdaptivePreconditioner:
         self._asked = 0
         self._n = 0
 
-    def make(self, covariance: Covariance, columns: int) -> PivotedCholesky:
-        """P for this K̂, for solves of `columns` right-hand sides."""
+    def outdated(self, covariance: Covariance, columns: int) -> bool:
+        """Whether `make` would not use the pivots of the last time."""
         n, d = covariance.operator.X.shape
+        if self._pivots is None or n != self._n:
+            return True
+        return self._choose(n, d, columns) != self._asked or self._moved(_position(covariance))
+
+    def make(self, covariance: Covariance, columns: int, hold: bool = False) -> PivotedCholesky:
+        """P for this K̂, for solves of `columns` right-hand sides; with `hold` on the same pivots.
+
+        Estimates of the likelihood differ from one set of pivots to another by more than an
+        optimiser's steps do at the end.
+        """
+        n, d = covariance.operator.X.shape
+        if hold and self._pivots is not None and n == self._n:
+            return PivotedCholesky(covariance, self._pivots)
         if self.seen is not None and self._n not in (0, n):
             # The condition number grows with n, and iterations with its root.
             self.seen = self.seen[0], self.seen[1] * math.sqrt(n / self._n)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
 
-# Rows of L that are taken, and if need be converted to float64, at a time.
-CHUNK = 8192
+# Rows of L that are converted to float64 at a time.
+CHUNK = 2048
 # Bytes up to which L is kept in float64 and need not be converted.
-IN_FLOAT64 = 1 << 28
+IN_FLOAT64 = 1 << 29
 # Ridges on the pivots' block, as shares of its largest entry, until it has a Cholesky factor.
 RIDGES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 
@@ -31,8 +33,8 @@ class PivotedCholesky:
         k = self.L.shape[1]
         # P⁻¹ = N⁻¹ - N⁻¹ L A⁻¹ Lᵀ N⁻¹,  A = I + Lᵀ N⁻¹ L  (Woodbury)
         A = torch.eye(k, dtype=torch.float64)
-        for rows in self._chunks():
-            scaled = self.L[rows].double() / self.noise[rows, None].sqrt()
+        for rows, L in self._chunks():
+            scaled = L / self.noise[rows, None].sqrt()
             A.addmm_(scaled.T, scaled)
         self._A = torch.linalg.cholesky(A)
 
@@ -43,13 +45,14 @@ class PivotedCholesky:
     def solve(self, R: Tensor) -> Tensor:
         """P⁻¹ R, n x t."""
         N = self.noise[:, None]
-        U = R.new_zeros(self.rank, R.shape[1])
-        for rows in self._chunks():
-            U.addmm_(self.L[rows].double().T, R[rows] / N[rows])
-        U = torch.cholesky_solve(U, self._A)
+        # As (RᵀN⁻¹) L, which BLAS runs twice as fast as Lᵀ (N⁻¹R).
+        U = R.new_zeros(R.shape[1], self.rank)
+        for rows, L in self._chunks():
+            U.addmm_((R[rows] / N[rows]).T, L)
+        U = torch.cholesky_solve(U.T, self._A)
         out = torch.empty_like(R)
-        for rows in self._chunks():
-            out[rows] = (R[rows] - self.L[rows].double() @ U) / N[rows]
+        for rows, L in self._chunks():
+            out[rows] = (R[rows] - L @ U) / N[rows]
         return out
 
     def logdet(self) -> float:
@@ -62,13 +65,20 @@ class PivotedCholesky:
         low = torch.randn(self.rank, count, **draw)  # type: ignore[call-overload]
         Z: Tensor = torch.randn(len(self.noise), count, **draw)  # type: ignore[call-overload]
         Z *= self.noise[:, None].sqrt()
-        for rows in self._chunks():
-            Z[rows] += self.L[rows].double() @ low
+        for rows, L in self._chunks():
+            Z[rows] += L @ low
         return Z
 
-    def _chunks(self) -> list[slice]:
-        n = len(self.L)
-        return [slice(i, min(i + CHUNK, n)) for i in range(0, n, CHUNK)]
+    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of L in float64, some at a time; where they are converted, always in one place."""
+        n, k = self.L.shape
+        if self.L.dtype == torch.float64:
+            yield slice(None), self.L
+            return
+        room = torch.empty(min(CHUNK, n), k, dtype=torch.float64)
+        for start in range(0, n, CHUNK):
+            rows = slice(start, min(start + CHUNK, n))
+            yield rows, room[: rows.stop - start].copy_(self.L[rows])
 
 
 def _low_rank(covariance: Covariance, pivots: Tensor) -> Tensor:
@@ -79,8 +89,8 @@ def _low_rank(covariance: Covariance, pivots: Tensor) -> Tensor:
     if k == 0:
         return L
     C = _factor(operator.block(pivots, pivots))
-    for start in range(0, n, CHUNK):
-        rows = slice(start, min(start + CHUNK, n))
+    for start in range(0, n, 4 * CHUNK):
+        rows = slice(start, min(start + 4 * CHUNK, n))
         block = operator.block(rows, pivots)
         L[rows] = torch.linalg.solve_triangular(C, block.T, upper=False).T
     return L

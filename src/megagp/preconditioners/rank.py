@@ -7,12 +7,12 @@ from __future__ import annotations
 DECAY = 0.9
 # Before any solve was seen: iterations to 0.01 at this rank.
 TYPICAL_RANK, TYPICAL_ITERATIONS = 1000, 20.0
-# Costs in float32 multiply-adds on the same machine. A float64 one counts as two; L and A take
-# one n k² each; evaluating k(x, z) takes about as many as 20 dimensions do.
+# Costs in float32 multiply-adds of the native product, as measured (`make bench-solvers`):
+# evaluating k(x, z) takes about as many as 20 dimensions do.
 EVALUATE = 20
-SETUP = 4
-SOLVE = 6  # per entry of L and right-hand side: two float64 passes and a conversion
-CHOICES = (0, 50, 100, 200, 300, 400, 500, 700, 1000, 1400, 2000, 2800, 4000)
+SETUP = 9
+SOLVE = 20  # per entry of L and right-hand side: two skinny float64 products, bound by memory
+CHOICES = (50, 100, 200, 300, 400, 500, 700, 1000, 1400, 2000, 2800, 4000)
 
 
 def choose_rank(

@@ -122,7 +122,6 @@ class _Run:
         pq = (P * Q).sum(0)
         sound = (pq > 0) & (self.rz[a] > 0) & pq.isfinite() & self.rz[a].isfinite()
         alpha = torch.where(sound, self.rz[a] / pq, 0.0)
-        Q = torch.where(sound, Q, 0.0)  # 0 times what is not finite would not be 0
         if every:
             self.X.addcmul_(alpha, P)
             self.R.addcmul_(-alpha, Q)
@@ -255,4 +254,5 @@ class _Run:
                 torch.stack(self.beta) if self.beta else empty,
                 self.start,
             ),
+            R=self.R,
         )

@@ -49,6 +49,7 @@ class SolveResult:
 
     x: n x t. status: t. iterations: t. residual: t, ‖B - K̂x‖ / ‖B‖ by column.
     precision: how K was evaluated for the solution. products: columns multiplied by K in all.
+    R: B - K̂x, n x t, as far as the solver kept it.
     """
 
     x: Tensor
@@ -58,6 +59,7 @@ class SolveResult:
     precision: str = "float64"
     products: int = 0
     coefficients: Coefficients | None = None
+    R: Tensor | None = None
 
     @property
     def converged(self) -> bool:

@@ -13,10 +13,12 @@ from megagp.kernels import Hyperparameter, Kernel
 
 Vector = NDArray[np.float64]
 
-# On whitened data. Wide: they stop an optimiser that has run away, not one that searches.
+# On whitened data. Wide: they stop an optimiser that has run away, not one that searches. The
+# outputscale can run along a ridge with the lengthscales where there is no noise, until entries
+# of K rounded to float32 are worse than the noise variance.
 BOUNDS = {
     "lengthscale": (1e-3, 1e4),
-    "outputscale": (1e-4, 1e4),
+    "outputscale": (1e-4, 10.0),
     "noise_variance": (1e-8, 1e2),
 }
 OTHERWISE = (1e-3, 1e3)

@@ -12,28 +12,30 @@ from torch import Tensor
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.progress import Progress
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
-from megagp.training.optimisers import NO_START, adam, lbfgs
+from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
 from megagp.training.parameters import Parameters
 
 DENSE_STEPS = 100
-METHODS = ("pretrain", "adam", "lbfgs", "none")
+PRETRAIN_STEPS = 12
+METHODS = ("pretrain", "paper", "adam", "lbfgs", "none")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How to train.
 
-    method: "pretrain" (the paper: L-BFGS, then Adam, on a random subset; then a few steps of
-    Adam on everything), "adam" or "lbfgs" (that many `steps` on everything), or "none".
-    Up to `dense_below` points the likelihood is exact and cheap, and "pretrain" is L-BFGS to
-    the end: Adam would only add noise.
+    method:
+    - "pretrain": L-BFGS on a random subset until nothing is gained but noise, then a few steps
+      on everything that know the curvature from the subset;
+    - "paper": 10 steps of L-BFGS and 10 of Adam on the subset, 3 of Adam on everything;
+    - "adam" or "lbfgs": that many `steps` on everything;
+    - "none".
+    Up to `dense_below` points the likelihood is exact and cheap, and "pretrain" is L-BFGS on
+    everything to the end.
     """
 
     method: str = "pretrain"
     subset: int = 10_000
-    lbfgs_steps: int = 10
-    adam_steps: int = 10
-    finetune_steps: int = 3
     steps: int = 100
     learning_rate: float = 0.1
     dense_below: int = DENSE_BELOW
@@ -46,14 +48,17 @@ class Recipe:
             return [Phase("train, Adam", n, "adam", self.steps)]
         if self.method == "lbfgs":
             return [Phase("train, L-BFGS", n, "lbfgs", self.steps)]
+        m = min(n, self.subset)
+        if self.method == "paper":
+            return [
+                Phase("pretrain, L-BFGS", m, "lbfgs", 10),
+                Phase("pretrain, Adam", m, "adam", 10),
+                Phase("finetune, Adam", n, "adam", 3),
+            ]
         if n <= self.dense_below:
             return [Phase("train, L-BFGS", n, "lbfgs", DENSE_STEPS)]
-        m = min(n, self.subset)
-        return [
-            Phase("pretrain, L-BFGS", m, "lbfgs", self.lbfgs_steps),
-            Phase("pretrain, Adam", m, "adam", self.adam_steps),
-            Phase("finetune, Adam", n, "adam", self.finetune_steps),
-        ]
+        first = Phase("pretrain, L-BFGS", m, "lbfgs", PRETRAIN_STEPS)
+        return [first] if m == n else [first, Phase("finetune, L-BFGS", n, "lbfgs", 3)]
 
 
 @dataclass
@@ -114,12 +119,13 @@ def train(
     phases = recipe.phases(n) if len(parameters.own) else []
     objective = objective_on(phases[0].size if phases else n)
     draw = 0
+    memory: list[Pair] = []
     for phase in phases:
         if len(objective.Y) != phase.size:
             carried = objective.preconditioner
             objective = objective_on(phase.size)
             objective.preconditioner = carried
-        _run(phase, objective, recipe.learning_rate, progress, draw)
+        _run(phase, objective, recipe.learning_rate, progress, draw, memory)
         # Adam draws probes at each step; the next phase goes on from the last, so that its
         # first evaluation is the one already made.
         draw += phase.steps if phase.optimiser == "adam" else 0
@@ -129,7 +135,12 @@ def train(
 
 
 def _run(
-    phase: Phase, objective: Objective, learning_rate: float, progress: Progress, draw: int
+    phase: Phase,
+    objective: Objective,
+    learning_rate: float,
+    progress: Progress,
+    draw: int,
+    memory: list[Pair],
 ) -> None:
     progress.phase(phase.name)
     start, objective.tally = time.perf_counter(), phase.tally
@@ -141,5 +152,5 @@ def _run(
     if phase.optimiser == "adam":
         adam(objective, phase.steps, learning_rate, report, draw)
     else:
-        lbfgs(objective, phase.steps, report, draw)
+        lbfgs(objective, phase.steps, report, draw, memory)
     phase.seconds = time.perf_counter() - start

@@ -1,0 +1,91 @@
+"""The commands with the real estimator, from table to predictions."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import megagp
+from megagp.cli.app import app
+from megagp.cli.tables import Writer, read
+from megagp.datasets import robot_arm
+from megagp.kernels import RationalQuadratic
+
+NAMES = ["base", "elbow", "wrist"]
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A table, and a model fitted to it."""
+    folder = tmp_path_factory.mktemp("model")
+    X, y = robot_arm(300, 3)
+    with Writer(folder / "train.csv", ["reach", *NAMES]) as out:
+        out.write(y[:200], *X[:200].T)
+    with Writer(folder / "new.parquet", [*NAMES[::-1], "reach"]) as out:
+        out.write(*X[200:].T[::-1], y[200:])
+    run("fit", folder / "train.csv", "--target", "reach", "-o", folder / "arm.mgp", "-q")
+    return folder
+
+
+def test_predictions_are_those_of_the_model_and_good(folder):
+    result = run("predict", folder / "arm.mgp", folder / "new.parquet", "-o", folder / "out.csv")
+    assert "'reach' is the model's target" in result.stderr
+    found = read(folder / "out.csv", ["mean", "std"])
+    X, y = robot_arm(300, 3)
+    mean, std = megagp.load(folder / "arm.mgp").predict(X[200:], return_std=True)
+    np.testing.assert_allclose(found, np.stack([mean, std], axis=1), rtol=1e-12)
+    assert np.sqrt(np.mean((found[:, 0] - y[200:]) ** 2)) < 0.25
+    assert np.mean(np.abs(found[:, 0] - y[200:]) < 1.96 * found[:, 1]) > 0.8
+
+
+def test_model_and_info_know_where_they_come_from(folder):
+    model = megagp.load(folder / "arm.mgp")
+    assert model.extra_["features"] == NAMES
+    assert model.extra_["target"] == "reach"
+    shown = run("info", folder / "arm.mgp").stdout
+    for fragment in ["200", ", ".join(NAMES), "reach", "Matern32(", "noise variance", "likelihood"]:
+        assert fragment in shown
+
+
+def test_other_settings(folder):
+    options = ["--kernel", "rq", "--no-ard", "--mean", "linear", "--test-fraction", 0.75]
+    table = folder / "train.csv"
+    result = run("fit", table, "--target", "reach", "-o", folder / "rq.mgp", "-q", *options)
+    assert "150 rows held out: RMSE" in result.stdout
+    fitted = megagp.load(folder / "rq.mgp")
+    assert type(fitted.kernel_) is RationalQuadratic
+    assert fitted.kernel_.lengthscale.ndim == 0
+    assert (fitted.n_samples_, fitted.mean) == (50, "linear")
+
+
+def test_demo(folder):
+    result = run("demo", "--n", 100, "--joints", 2, "--plot", folder / "demo.png")
+    assert "RMSE" in result.stdout
+    assert (folder / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_that_is_no_model(folder):
+    result = CliRunner().invoke(app, ["info", str(folder / "train.csv")])
+    assert result.exit_code == 1
+    assert "train.csv" in result.stderr
+    assert len(result.stderr.splitlines()) <= 2
+
+
+def test_ctrl_c_ends_with_one_line(folder):
+    command = [sys.executable, "-m", "megagp.cli", "demo", "--n", "100000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+        assert "robot arm with 6 joints" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert rest.splitlines()[-1] == "megagp: interrupted"
+    assert "Traceback" not in rest

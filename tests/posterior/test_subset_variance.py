@@ -1,0 +1,233 @@
+"""The joint bound: never below the exact variance, equal where nothing is left out."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from megagp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Positive
+from megagp.posterior import subset_variance
+from megagp.posterior.subset_variance import CHOICES, SubsetVariance, evaluate_batch
+
+D = 3
+CASES = reference.kernel_cases(D)
+
+
+class Own(Kernel):
+    lengthscale = Positive()
+
+    def evaluate(self, X, Z):
+        # torch.cdist takes stacks too, so refuse them: the package may not assume as much.
+        assert X.ndim == 2
+        return 1 / (1 + torch.cdist(X, Z).square() / self.lengthscale**2)
+
+
+def points(n, d=D, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)))
+
+
+def exact(kernel, X, noise, Z):
+    """k** - k*ᵀ K̂⁻¹ k*, as it is written."""
+    X, Z = X.numpy(), Z.numpy()
+    K_hat = reference.matrix(kernel, X, X) + np.diag(noise.numpy())
+    K = reference.matrix(kernel, X, Z)
+    prior = np.array([reference.matrix(kernel, z[None], z[None])[0, 0] for z in Z])
+    return prior - np.sum(K * np.linalg.solve(K_hat, K), axis=0), prior
+
+
+@pytest.mark.parametrize("noise_variance", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("name", CASES)
+def test_never_below_the_exact_variance(name, noise_variance):
+    kernel = CASES[name]
+    X = torch.cat([points(150), points(20)])  # the first 20 twice
+    noise = torch.full((len(X),), noise_variance, dtype=torch.float64)
+    Z = torch.cat([points(30, seed=1), X[::17]])
+    found = SubsetVariance(X, kernel, noise, torch.arange(0, 170, 9), neighbours=60).latent(Z)
+    truth, prior = exact(kernel, X, noise, Z)
+    assert np.all(found.numpy() >= truth - 1e-8 * prior)
+    assert np.all(found.numpy() <= prior)
+
+
+@pytest.mark.parametrize("pivots", [0, 1, 40, 119, 120])
+@pytest.mark.parametrize("name", ["matern32-ard", "nested", "linear", "constant"])
+def test_exact_when_pivots_and_neighbours_are_all_points(name, pivots):
+    kernel = CASES[name]
+    X, Z = points(120), points(25, seed=1)
+    noise = torch.linspace(0.01, 0.3, 120, dtype=torch.float64)
+    chosen = torch.randperm(120, generator=torch.Generator().manual_seed(0))[:pivots]
+    found = SubsetVariance(X, kernel, noise, chosen, neighbours=120).latent(Z)
+    truth, prior = exact(kernel, X, noise, Z)
+    np.testing.assert_allclose(found, truth, rtol=0, atol=1e-9 * prior.max())
+
+
+def test_it_is_the_variance_given_those_points():
+    """Pivots among the nearest are not counted twice: the next nearest take their place."""
+    kernel, X, z = Matern32(0.8, 1.5), points(80), points(1, seed=1)
+    noise = torch.full((80,), 0.05, dtype=torch.float64)
+    order = (X - z).norm(dim=1).argsort()
+    pivots = order[[0, 2, 30]]
+    rest = torch.tensor([i for i in order.tolist() if i not in pivots.tolist()])
+    S = torch.cat([pivots, rest[:10]])
+    found = SubsetVariance(X, kernel, noise, pivots.repeat(2), neighbours=10).latent(z)
+    np.testing.assert_allclose(found, exact(kernel, X[S], noise[S], z)[0], rtol=1e-10)
+
+
+def test_more_points_never_raise_it():
+    kernel, X, Z = Matern32(0.8, 1.5), points(400), points(20, seed=1)
+    noise = torch.full((400,), 1e-3, dtype=torch.float64)
+    by_m = [
+        SubsetVariance(X, kernel, noise, torch.arange(20), neighbours=m).latent(Z)
+        for m in (0, 1, 47, 48, 49, 150)
+    ]
+    assert all(bool((more <= less + 1e-12).all()) for less, more in itertools.pairwise(by_m))
+    assert bool((by_m[-1] < by_m[0]).all())
+
+
+def test_one_training_point():
+    kernel, X = RBF(0.7, 2.0), torch.tensor([[0.5]], dtype=torch.float64)
+    noise = torch.tensor([0.1], dtype=torch.float64)
+    for pivots, neighbours in ([0], 5), ([], 5), ([0], None), ([], None):
+        V = SubsetVariance(
+            X, kernel, noise, torch.tensor(pivots, dtype=torch.long), neighbours=neighbours
+        )
+        np.testing.assert_allclose(V.latent(X), [2.0 - 4.0 / 2.1], rtol=1e-12)
+
+
+def test_far_away_is_the_prior_variance():
+    X = points(50)
+    noise = torch.full((50,), 0.01, dtype=torch.float64)
+    V = SubsetVariance(X, Matern32(0.5, 1.7), noise, torch.arange(5), neighbours=10)
+    np.testing.assert_allclose(V.latent(X[:3] + 1e3), [1.7] * 3)
+    assert V.latent(X[:0]).shape == (0,)
+
+
+def test_a_kernel_of_the_users_own():
+    X, Z = points(60), points(9, seed=1)
+    noise = torch.full((60,), 0.02, dtype=torch.float64)
+    K = 1 + (X[:, None] - X[None]).square().sum(2)
+    k = 1 / (1 + (X[:, None] - Z[None]).square().sum(2))
+    truth = 1 - (k * torch.linalg.solve(1 / K + torch.diag(noise), k)).sum(0)
+    V = SubsetVariance(X, Own(), noise, torch.arange(10), neighbours=50)
+    np.testing.assert_allclose(V.latent(Z), truth, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stacks_of_points_are_evaluated_as_matrices_are(name):
+    X, Z = points(12).view(2, 6, D), points(8, seed=1).view(2, 4, D)
+    found = evaluate_batch(CASES[name], X, Z)
+    for K, x, z in zip(found, X.numpy(), Z.numpy(), strict=True):
+        np.testing.assert_allclose(K, reference.matrix(CASES[name], x, z), rtol=1e-10)
+
+
+@pytest.mark.parametrize("budget", [1, 2**16, 2**22])
+def test_chunks_and_uncached_rows_change_nothing(budget):
+    kernel, X, Z = Matern12(0.8, 1.5), points(300), points(41, seed=1)
+    noise = torch.full((300,), 0.01, dtype=torch.float64)
+    whole = SubsetVariance(X, kernel, noise, torch.arange(50), neighbours=70)
+    small = SubsetVariance(X, kernel, noise, torch.arange(50), neighbours=70, memory_budget=budget)
+    np.testing.assert_allclose(small.latent(Z), whole.latent(Z), rtol=1e-11)
+    one_by_one = torch.cat([whole.latent(z[None]) for z in Z])
+    np.testing.assert_allclose(one_by_one, whole.latent(Z), rtol=1e-11)
+
+
+def test_threads_change_nothing_and_are_as_they_were():
+    kernel, X, Z = Matern32(0.8), points(300), points(41, seed=1)
+    noise = torch.full((300,), 0.01, dtype=torch.float64)
+    V = SubsetVariance(X, kernel, noise, torch.arange(50), neighbours=70)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(V.latent(Z))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-11)
+
+
+def test_singular_covariance_gets_jitter():
+    """Ten points four times over with no noise to speak of: known there, as good as exactly."""
+    X = points(10, 1).repeat(4, 1)
+    noise = torch.full((40,), 1e-300, dtype=torch.float64)
+    K = torch.from_numpy(reference.matrix(RBF(1.0), X.numpy(), X.numpy()))
+    assert int(torch.linalg.cholesky_ex(K).info) > 0
+    found = SubsetVariance(X, RBF(1.0), noise, torch.arange(0, 40, 3), neighbours=26).latent(X)
+    assert bool((found >= 0).all())
+    assert float(found.max()) < 1e-6
+
+
+def test_neighbours_are_chosen_by_what_they_are_worth():
+    X = points(3000, 2)
+    smooth = noise_of(X, 0.5)
+    few = SubsetVariance(X, Matern32(0.05, 1.0), smooth, torch.arange(0))
+    assert few.neighbours == CHOICES[0]
+    X = points(3000, 8)
+    many = SubsetVariance(X, Matern32(6.0, 10.0), noise_of(X, 1e-3), torch.arange(0))
+    assert many.neighbours == CHOICES[-1]
+    between = SubsetVariance(X, Matern32(6.0, 10.0), noise_of(X, 1e-3), torch.arange(0), excess=0.2)
+    assert CHOICES[0] < between.neighbours < CHOICES[-1]
+
+
+def noise_of(X, variance):
+    return torch.full((len(X),), variance, dtype=torch.float64)
+
+
+def test_chosen_neighbours_meet_the_excess():
+    kernel, X, Z = Matern32([2.0, 2.0, 2.0, 2.0], 1.0), points(2000, 4), points(100, 4, seed=1)
+    noise = noise_of(X, 0.01)
+    V = SubsetVariance(X, kernel, noise, torch.arange(100), excess=0.02)
+    truth, _ = exact(kernel, X, noise, Z)
+    excess = np.sqrt((V.latent(Z).numpy() + 0.01) / (truth + 0.01)) - 1
+    assert 0 <= np.median(excess) < 0.03
+
+
+def test_errors_name_the_argument():
+    X = points(5)
+    with pytest.raises(ValueError, match="neighbours: expected a number >= 0, got -1"):
+        SubsetVariance(X, RBF(), noise_of(X, 0.1), torch.arange(2), neighbours=-1)
+    with pytest.raises(ValueError, match=r"noise: expected .* positive definite"):
+        SubsetVariance(X, Linear() + Constant(1.0), noise_of(X, -9.0), torch.arange(5))
+
+
+MEMORY = """
+import resource, torch
+from megagp.kernels import Matern32
+from megagp.posterior.subset_variance import SubsetVariance
+g = torch.Generator().manual_seed(0)
+X = torch.randn(4000, 10, dtype=torch.float64, generator=g)
+Z = torch.randn(20000, 10, dtype=torch.float64, generator=g)
+noise = torch.full((4000,), 0.1, dtype=torch.float64)
+V = SubsetVariance(X, Matern32(2.0), noise, torch.arange(200), neighbours=16,
+                   memory_budget=64 * 2**20)
+V.latent(Z[:64])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+V.latent(Z)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in KB is Linux's")
+def test_memory_stays_within_the_budget():
+    """Held at once, the rows of F of all neighbours would take 512 MB, all distances 320 MB."""
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert int(run.stdout) < 2 * 64 * 1024
+
+
+def test_blocks_are_of_several_widths(monkeypatch):
+    kernel, X, Z = Matern32(0.8), points(200), points(5, seed=1)
+    results = []
+    for width in (1, 7, 48, 500):
+        monkeypatch.setattr(subset_variance, "WIDTH", width)
+        V = SubsetVariance(X, kernel, noise_of(X, 0.01), torch.arange(10), neighbours=100)
+        results.append(V.latent(Z))
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-10)

@@ -1,0 +1,301 @@
+"""GPRegressor: the scikit-learn contract, and predictions against dense float64."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import reference
+from megagp import GPRegressor, load
+from megagp.kernels import RBF, Matern32
+from megagp.solvers import ConvergenceWarning
+
+NOISE = 0.02
+
+
+def data(n=300, d=2, seed=0, noise=0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + X.sum(1) ** 2 / 4 + noise * rng.normal(size=n)
+
+
+def fixed(**settings):
+    """Hyperparameters given, none learned, inputs and outputs as they are."""
+    settings = {"mean": "zero", "whiten": False, "training": "none", **settings}
+    return GPRegressor(Matern32([0.7, 1.3], 1.5), noise_variance=NOISE, random_state=0, **settings)
+
+
+def dense(X, y, X_new, noise=NOISE):
+    """Mean and covariance of the function by the textbook, with no mean function."""
+    kernel = Matern32([0.7, 1.3], 1.5)
+    K = reference.matrix(kernel, X, X) + noise * np.eye(len(X))
+    K_new = reference.matrix(kernel, X_new, X)
+    C = reference.matrix(kernel, X_new, X_new) - K_new @ np.linalg.solve(K, K_new.T)
+    return K_new @ np.linalg.solve(K, y), C
+
+
+@parametrize_with_checks([GPRegressor(random_state=0)])
+def test_scikit_learn(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checks warn about themselves
+        check(estimator)
+
+
+def test_against_dense():
+    X, y = data()
+    X_new = data(40, seed=1)[0]
+    mean, C = dense(X, y, X_new)
+    model = fixed().fit(X, y)
+    np.testing.assert_allclose(model.predict(X_new), mean, rtol=1e-9, atol=1e-10)
+    for method in ("joint", "exact"):
+        std = model.predict(X_new, return_std=True, variance=method)[1]
+        np.testing.assert_allclose(std, np.sqrt(np.diag(C) + NOISE), rtol=1e-8)
+    latent = model.predict(X_new, return_std=True, latent=True)[1]
+    np.testing.assert_allclose(latent, np.sqrt(np.diag(C)), rtol=1e-6)
+    found = model.predict(X_new, return_cov=True, latent=True)[1]
+    np.testing.assert_allclose(found, C, atol=1e-9)
+
+
+def test_against_dense_by_products_alone():
+    # Beyond DENSE_BELOW: pivots, PCG and neighbours.
+    X, y = data(2200)
+    X_new = data(60, seed=1)[0]
+    mean, C = dense(X, y, X_new)
+    model = fixed(rtol=1e-8).fit(X, y)
+    assert model.diagnostics_["precompute"]["status"] == "CONVERGED"
+    assert max(model.diagnostics_["precompute"]["residual"]) <= 1e-8
+    np.testing.assert_allclose(model.predict(X_new), mean, atol=1e-6)
+    exact = np.sqrt(np.diag(C) + NOISE)
+    for method, slack in (("joint", 0.02), ("exact", 1e-6), ("lanczos", 1.0)):
+        std = model.predict(X_new, return_std=True, variance=method)[1]
+        assert (std >= exact * (1 - 1e-8)).all(), method
+        assert np.median(std / exact - 1) <= slack, method
+
+
+def test_against_scikit_learn_at_the_same_hyperparameters():
+    X, y = data()
+    X_new = data(40, seed=1)[0]
+    kernel = ConstantKernel(1.5) * Matern([0.7, 1.3], nu=1.5)
+    peer = GaussianProcessRegressor(kernel, alpha=NOISE, optimizer=None).fit(X, y)
+    model = fixed().fit(X, y)
+    mean, std = peer.predict(X_new, return_std=True)
+    np.testing.assert_allclose(model.predict(X_new), mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(
+        model.predict(X_new, return_std=True, latent=True)[1], std, rtol=1e-6
+    )
+    assert model.log_marginal_likelihood_ == pytest.approx(peer.log_marginal_likelihood_value_)
+
+
+def test_universal_kriging():
+    X, y = data(200)
+    X_new = 3 * data(20, seed=1)[0]
+    kernel = Matern32([0.7, 1.3], 1.5)
+    K = reference.matrix(kernel, X, X) + NOISE * np.eye(len(X))
+    H, h = np.column_stack([np.ones(200), X]), np.column_stack([np.ones(20), X_new])
+    A = np.linalg.inv(H.T @ np.linalg.solve(K, H))
+    beta = A @ H.T @ np.linalg.solve(K, y)
+    K_new = reference.matrix(kernel, X_new, X)
+    mean = h @ beta + K_new @ np.linalg.solve(K, y - H @ beta)
+    U = h - K_new @ np.linalg.solve(K, H)
+    C = reference.matrix(kernel, X_new, X_new) - K_new @ np.linalg.solve(K, K_new.T) + U @ A @ U.T
+    model = fixed(mean="linear").fit(X, y)
+    found, std = model.predict(X_new, return_std=True, latent=True)
+    np.testing.assert_allclose(found, mean, rtol=1e-8)
+    np.testing.assert_allclose(std, np.sqrt(np.diag(C)), rtol=1e-8)
+
+
+def test_units_do_not_matter():
+    X, y = data()
+    shift = np.array([1e3, -5.0])
+    a = GPRegressor(random_state=0).fit(X, y)
+    b = GPRegressor(random_state=0).fit(1000 * X + shift, 50 * y - 7)
+    mean, std = a.predict(X[:9], return_std=True)
+    mean_b, std_b = b.predict(1000 * X[:9] + shift, return_std=True)
+    np.testing.assert_allclose(mean_b, 50 * mean - 7, rtol=1e-4)
+    np.testing.assert_allclose(std_b, 50 * std, rtol=1e-3)
+    n_log = len(y) * np.log(50)
+    assert b.log_marginal_likelihood_ == pytest.approx(a.log_marginal_likelihood_ - n_log, abs=0.1)
+
+
+def test_noise_scale_is_a_repeated_measurement():
+    # Twice as precise is the same as measured twice, for the function.
+    X, y = data(60)
+    twice = fixed().fit(np.concatenate([X, X]), np.concatenate([y, y]))
+    scaled = fixed().fit(X, y, noise_scale=np.full(60, 0.5))
+    for a, b in zip(
+        twice.predict(X + 0.1, return_std=True, latent=True),
+        scaled.predict(X + 0.1, return_std=True, latent=True),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    with pytest.raises(ValueError, match="noise_scale: expected 60 positive"):
+        fixed().fit(X, y, noise_scale=np.zeros(60))
+
+
+def test_several_outputs_share_a_kernel():
+    X, y = data()
+    Y = np.column_stack([y, 3 * y + 1, np.cos(X[:, 1])])
+    model = fixed().fit(X, Y)
+    mean, std = model.predict(X[:7], return_std=True)
+    assert mean.shape == std.shape == (7, 3)
+    for j in range(3):
+        alone = fixed().fit(X, Y[:, j])
+        np.testing.assert_allclose(mean[:, j], alone.predict(X[:7]), rtol=1e-8)
+    assert model.predict(X[:7], return_cov=True)[1].shape == (7, 7, 3)
+    assert model.sample_y(X[:7], 5).shape == (7, 3, 5)
+    assert GPRegressor(random_state=0).fit(X, Y).score(X, Y) > 0.9
+
+
+def test_samples_have_the_posterior_moments():
+    X, y = data(100)
+    model = fixed().fit(X, y)
+    X_new = X[:4] + 0.3
+    mean, C = dense(X, y, X_new)
+    draws = model.sample_y(X_new, 20_000, random_state=0)
+    error = np.sqrt(np.diag(C) / 20_000)
+    assert (abs(draws.mean(1) - mean) < 5 * error).all()
+    np.testing.assert_allclose(np.cov(draws), C, atol=0.05 * np.diag(C).max())
+
+
+def test_in_pipelines_and_searches():
+    X, y = data(120)
+    model = GPRegressor(random_state=0)
+    assert make_pipeline(StandardScaler(), model).fit(X, y).score(X, y) > 0.9
+    assert cross_val_score(model, X, y, cv=3).mean() > 0.8
+    search = GridSearchCV(model, {"kernel": [Matern32(), RBF()]}, cv=2).fit(X, y)
+    assert isinstance(search.best_estimator_.kernel_, Matern32 | RBF)
+    assert clone(model).get_params()["random_state"] == 0
+
+
+def test_pandas_names():
+    X, y = data(50)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model = GPRegressor(random_state=0).fit(frame, pd.Series(y))
+    assert list(model.feature_names_in_) == ["a", "b"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a"]])
+
+
+def test_same_seed_same_bits():
+    X, y = data(1700)
+    found = [
+        GPRegressor(random_state=s, subset=1600, probes=4).fit(X, y).predict(X[:5], return_std=True)
+        for s in (0, 0, 1)
+    ]
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_kernel_given_is_a_start_and_stays_as_it_is():
+    X, y = data(80)
+    kernel = RBF(0.5).freeze("lengthscale")
+    model = GPRegressor(kernel, random_state=0).fit(X, y)
+    assert float(kernel.outputscale) == 1.0
+    assert float(model.kernel_.lengthscale) == pytest.approx(0.5)
+    assert float(model.kernel_.outputscale) != 1.0
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["one row", "constant column", "constant y", "duplicates", "more columns than rows"],
+)
+def test_odd_data_has_defined_results(case):
+    X, y = data(40)
+    if case == "one row":
+        X, y = X[:1], y[:1]
+    elif case == "constant column":
+        X = np.column_stack([X, np.full(len(X), 1e6)])
+    elif case == "constant y":
+        y = np.full(len(y), 3.0)
+    elif case == "duplicates":
+        X, y = np.repeat(X, 3, axis=0), np.repeat(y, 3)
+    else:
+        X, y = np.random.default_rng(0).normal(size=(5, 30)), np.arange(5.0)
+    model = GPRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std >= 0).all()
+    assert np.isfinite(std).all()
+    if case == "constant y":
+        np.testing.assert_allclose(mean, 3.0)
+
+
+def test_an_unconverged_solve_warns_with_a_remedy():
+    X, y = data(2000)
+    with pytest.warns(ConvergenceWarning, match=r"relative residual .* raise max_iter"):
+        model = fixed(max_iter=2, rtol=1e-6, rank=10).fit(X, y)
+    assert model.diagnostics_["precompute"]["status"] == "MAX_ITER"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kernel": "rbf"}, "kernel: expected a megagp kernel or None, got str"),
+        ({"mean": "quadratic"}, "mean: expected one of"),
+        ({"training": "sgd"}, "training: expected one of"),
+        ({"variance": "love"}, "variance: expected one of"),
+        ({"noise_floor": 0.0}, "noise_floor: expected a positive number, got 0.0"),
+        ({"rtol": float("nan")}, "rtol: expected a positive number, got nan"),
+        ({"probes": 0}, "probes: expected a whole number >= 1, got 0"),
+        ({"rank": -1}, "rank: expected a whole number >= 0 or None, got -1"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        GPRegressor(**settings).fit(*data(10))
+
+
+def test_the_papers_settings():
+    model = GPRegressor.paper(random_state=3)
+    assert (model.rank, model.pivoting, model.training_rtol) == (100, "greedy", 1.0)
+    assert model.kernel.lengthscale.ndim == 0
+    X, y = data(1800)
+    assert model.fit(X, y).score(X, y) > 0.9
+
+
+def test_saved_and_loaded_to_the_last_bit(tmp_path):
+    X, y = data(1700)
+    model = GPRegressor(random_state=0, subset=1600, mean="linear").fit(pd.DataFrame(X), y)
+    model.save(tmp_path / "model.mgp", extra={"unit": "m"})
+    again = load(tmp_path / "model.mgp")
+    assert again.extra_ == {"unit": "m"}
+    assert again.log_marginal_likelihood_ == model.log_marginal_likelihood_
+    assert again.diagnostics_ == json.loads(json.dumps(model.diagnostics_))
+    for method in ("joint", "lanczos", "exact"):
+        for a, b in zip(
+            model.predict(X[:20], return_std=True, variance=method),
+            again.predict(X[:20], return_std=True, variance=method),
+            strict=True,
+        ):
+            assert np.array_equal(a, b), method
+    again.fit(X, y)  # the settings came along
+
+
+def test_memory_of_many_predictions_is_bounded():
+    # 300,000 points, of which an m x n block in float64 would take 7 GB.
+    code = """
+import resource, numpy as np
+from megagp import GPRegressor
+from megagp.kernels import Matern32
+X = np.random.default_rng(0).normal(size=(3000, 2))
+model = GPRegressor(Matern32(), training="none", random_state=0, neighbours=16).fit(X, X[:, 0])
+model.predict(X[:100], return_std=True)
+X_new = np.random.default_rng(1).normal(size=(300_000, 2))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model.predict(X_new)
+model.predict(X_new[:20_000], return_std=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) * 1024 < 500e6

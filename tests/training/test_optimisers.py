@@ -1,0 +1,191 @@
+"""Adam and L-BFGS on objectives of ours: where they end, and what they survive."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from megagp.kernels import Hyperparameter, Matern32
+from megagp.training.optimisers import WILD, adam, lbfgs
+from megagp.training.parameters import Parameters
+
+
+class Bowl:
+    """Loss scale * |θ - centre|² / 2, with whatever `spoil` makes of it."""
+
+    def __init__(self, centre, spoil=None, scale=1.0):
+        noise = Hyperparameter("noise_variance", 0.1)
+        self.parameters = Parameters(Matern32([1.0, 1.0]), noise, 1e-4)
+        self.centre = np.asarray(centre, dtype=float)
+        self.spoil, self.scale = spoil, scale
+        self.calls = []
+
+    def __call__(self, theta, draw=0):
+        self.parameters.set(theta)
+        self.calls.append((theta.copy(), draw))
+        away = theta - self.centre
+        found = 0.5 * self.scale * float(away @ away), self.scale * away
+        return found if self.spoil is None else self.spoil(len(self.calls), theta, *found)
+
+    def state(self):
+        return self.calls[-1][0]
+
+    def restore(self, theta):
+        self.parameters.set(theta)
+
+
+CENTRE = [0.7, -0.5, 1.0, -1.0]
+
+
+def quiet(step, loss):
+    pass
+
+
+def run(name, objective, steps=200):
+    reports = []
+    if name == "adam":
+        adam(objective, steps, 0.1, lambda *r: reports.append(r))
+    else:
+        lbfgs(objective, steps, lambda *r: reports.append(r))
+    return reports
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+def test_reaches_the_minimum(name):
+    objective = Bowl(CENTRE)
+    reports = run(name, objective)
+    np.testing.assert_allclose(objective.parameters.get(), CENTRE, atol=2e-2)
+    steps, losses = zip(*reports, strict=True)
+    assert list(steps) == list(range(1, len(steps) + 1))
+    assert losses[-1] < 1e-3
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+def test_stays_within_bounds(name):
+    objective = Bowl([0.0, 0.0, 0.0, -30.0])
+    run(name, objective, 300)
+    assert objective.parameters.get()[3] == pytest.approx(np.log(1e-4))
+    assert all(theta[3] >= np.log(1e-4) - 1e-12 for theta, _ in objective.calls)
+
+
+class Valley(Bowl):
+    """½ (θ - centre)ᵀ A (θ - centre) with eigenvalues over three decades, not along the axes."""
+
+    def __call__(self, theta, draw=0):
+        super().__call__(theta, draw)
+        Q, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))
+        A = (Q * np.geomspace(0.01, 10, 4)) @ Q.T
+        away = theta - self.centre
+        return 0.5 * float(away @ A @ away), A @ away
+
+
+@pytest.mark.parametrize("centre", [CENTRE, [0.7, -0.5, 1.0, -12.0], [9.5, 0.0, 0.0, -12.0]])
+def test_lbfgs_against_scipy(centre):
+    """In a valley, with the minimum inside the bounds or beyond one or two of them."""
+    objective = Valley(centre)
+    bounds = list(zip(objective.parameters.lower, objective.parameters.upper, strict=True))
+    start = objective.parameters.get()
+    peer = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    objective = Valley(centre)
+    lbfgs(objective, 100, quiet)
+    found = objective(objective.parameters.get())[0]
+    assert found <= peer.fun + 1e-3
+    assert len(objective.calls) < 150
+
+
+BAD = {
+    "inf": (np.inf, np.nan),
+    "nan": (np.nan, np.nan),
+    "gradient": (0.1, np.nan),
+    "infinite-gradient": (0.1, np.inf),
+}
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+@pytest.mark.parametrize("kind", BAD)
+def test_survives_failed_evaluations(name, kind):
+    """At some calls the likelihood does not exist: the step is taken back and training goes on."""
+    value, slope = BAD[kind]
+
+    def spoil(call, theta, loss, gradient):
+        return (value, np.full(4, slope)) if call in (3, 4, 9) else (loss, gradient)
+
+    objective = Bowl(CENTRE, spoil)
+    reports = run(name, objective)
+    found = objective.parameters.get()
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, CENTRE, atol=0.1)
+    assert all(np.isfinite(loss) for _, loss in reports)
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+def test_a_wall(name):
+    """The minimum lies behind a region without likelihood: the last good θ is what remains."""
+
+    def spoil(call, theta, loss, gradient):
+        return (np.inf, np.full(4, np.nan)) if theta[0] > 0.3 else (loss, gradient)
+
+    objective = Bowl(CENTRE, spoil)
+    run(name, objective, 60)
+    found = objective.parameters.get()
+    assert 0 <= found[0] <= 0.3
+    assert any(np.array_equal(theta, found) for theta, _ in objective.calls)  # it was evaluated
+
+
+def test_adam_takes_a_wild_step_back():
+    def spoil(call, theta, loss, gradient):
+        return (loss + 2 * WILD, gradient) if call == 5 else (loss, gradient)
+
+    objective = Bowl(np.zeros(4) + 5.0, spoil, scale=1e-3)
+    run("adam", objective, 10)
+    thetas = [theta for theta, _ in objective.calls]
+    # Call 5 is undone: call 6 starts again from call 4, with half the step.
+    before, wild, after = thetas[3], thetas[4], thetas[5]
+    assert np.abs(after - before).max() < 0.75 * np.abs(wild - before).max()
+    assert (after > before)[:3].all()
+
+
+def test_adam_draws_new_probes_at_each_step():
+    objective = Bowl(CENTRE)
+    adam(objective, 5, 0.1, quiet, first_draw=7)
+    # The first may be that of the phase before.
+    assert [draw for _, draw in objective.calls] == [None, 8, 9, 10, 11, 12]
+
+
+def test_lbfgs_keeps_its_probes():
+    objective = Bowl(CENTRE)
+    lbfgs(objective, 5, quiet, draw=3)
+    assert {draw for _, draw in objective.calls} == {3}
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+def test_ends_at_the_best_it_saw(name):
+    """With noise in the loss the last point need not be the best."""
+    rng = np.random.default_rng(0)
+    seen = []
+
+    def spoil(call, theta, loss, gradient):
+        noisy = loss + 0.3 * rng.normal(), gradient + 0.3 * rng.normal(size=4)
+        seen.append((noisy[0], theta.copy()))
+        return noisy
+
+    objective = Bowl(CENTRE, spoil)
+    run(name, objective, 10)
+    best = min(seen, key=lambda pair: pair[0])[1]
+    np.testing.assert_array_equal(objective.parameters.get(), best)
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+@pytest.mark.parametrize("kind", BAD)
+def test_no_likelihood_at_the_start(name, kind):
+    value, slope = BAD[kind]
+    objective = Bowl(CENTRE, lambda *_: (value, np.full(4, slope)))
+    with pytest.raises(ValueError, match="expected a finite likelihood at the starting"):
+        run(name, objective, 5)
+
+
+@pytest.mark.parametrize("name", ["adam", "lbfgs"])
+def test_same_bits(name):
+    first, second = Bowl(CENTRE), Bowl(CENTRE)
+    run(name, first, 20)
+    run(name, second, 20)
+    np.testing.assert_array_equal(first.parameters.get(), second.parameters.get())

@@ -26,11 +26,11 @@ def test_pivots_are_kept_while_they_serve(pivoting):
     second = adaptive.make(K_hat, 11)
     assert second.pivots.tolist() == first.pivots.tolist()
     assert not torch.equal(second.L, first.L)  # but what is built on them
-    kernel.lengthscale = [0.6, 2.5]
+    kernel.lengthscale = [0.6, 3.5]
     third = adaptive.make(K_hat, 11)
     assert third.pivots.tolist() != first.pivots.tolist()
     # The drift counts from where the pivots were drawn, step by step or not.
-    for factor in (1.5, 1.5):
+    for factor in (1.8, 1.8):
         kernel.lengthscale = factor * kernel.lengthscale
         last = adaptive.make(K_hat, 11)
     assert last.pivots.tolist() != third.pivots.tolist()

@@ -19,7 +19,12 @@ class Bowl:
         self.spoil, self.scale = spoil, scale
         self.calls = []
 
-    def __call__(self, theta, draw=0):
+    noise_level = 1e-7
+
+    def renewed(self):
+        return False
+
+    def __call__(self, theta, draw=0, hold=False):
         self.parameters.set(theta)
         self.calls.append((theta.copy(), draw))
         away = theta - self.centre
@@ -70,7 +75,7 @@ def test_stays_within_bounds(name):
 class Valley(Bowl):
     """½ (θ - centre)ᵀ A (θ - centre) with eigenvalues over three decades, not along the axes."""
 
-    def __call__(self, theta, draw=0):
+    def __call__(self, theta, draw=0, hold=False):
         super().__call__(theta, draw)
         Q, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))
         A = (Q * np.geomspace(0.01, 10, 4)) @ Q.T

@@ -14,6 +14,7 @@ INSTALL := $(PIP) --no-build-isolation --config-settings=build-dir=$(BUILD) \
 BUILD_TOOLS := scikit-build-core nanobind \
 	$(if $(shell command -v cmake),,cmake) $(if $(shell command -v ninja),,ninja)
 
+PEERS_VENV := .venv-peers
 SANITIZE_VENV := .venv-sanitize
 SANITIZE_CXX ?= g++
 # libstdc++ as well: the address sanitizer looks for __cxa_throw when the process starts.
@@ -22,7 +23,8 @@ SANITIZE_PRELOAD = $(shell $(SANITIZE_CXX) -print-file-name=libasan.so):$(shell 
 	$(SANITIZE_CXX) -print-file-name=libstdc++.so)
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint test-slow test-sanitize demo bench-engine format clean
+.PHONY: help test lint test-slow test-sanitize demo bench-engine bench-solvers bench-peers \
+	bench-training bench-variance format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,11 +48,24 @@ test-sanitize:  ## run the native engine's tests under address and undefined-beh
 	LD_PRELOAD="$(SANITIZE_PRELOAD)" ASAN_OPTIONS=detect_leaks=0 \
 		$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" tests/engines/test_native*.py
 
-demo: $(VENV)/.package  ## run the example
-	$(BIN)/python examples/engine_demo.py
+demo: $(VENV)/.plot  ## train an exact GP on 50,000 points of a robot arm and show what it found
+	$(BIN)/megagp demo
 
 bench-engine: $(VENV)/.bench  ## measure the engines' speed
 	$(BIN)/python benchmarks/engine.py
+
+bench-solvers: $(VENV)/.package  ## iterations by rank and precision (MEGAGP_DATA: the data sets)
+	$(BIN)/python benchmarks/solvers.py
+
+bench-peers: $(VENV)/.package $(PEERS_VENV)/.ready  ## against GPyTorch, and growth with n
+	$(BIN)/python benchmarks/peers.py --peer $(PEERS_VENV)/bin/python --growth \
+		--sets pol bike kin40k protein houseelectric
+
+bench-training: $(VENV)/.package  ## training tolerances and recipes compared
+	$(BIN)/python benchmarks/training.py
+
+bench-variance: $(VENV)/.package  ## how far predicted deviations are from exact ones
+	$(BIN)/python benchmarks/variance.py
 
 format: $(VENV)/.dev  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix
@@ -58,7 +73,7 @@ format: $(VENV)/.dev  ## rewrite the sources in the house format
 	$(BIN)/clang-format -i $(NATIVE)
 
 clean:  ## remove environments, builds and caches
-	rm -rf .venv .venv-sanitize build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf .venv .venv-sanitize .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
@@ -77,6 +92,16 @@ $(VENV)/.package: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE)
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.requirements | $(VENV)/.package
 	$(INSTALL) '.[dev]'
+	@touch $@
+
+$(VENV)/.plot: pyproject.toml constraints.txt $(VENV)/.requirements | $(VENV)/.package
+	$(INSTALL) '.[plot]'
+	@touch $@
+
+$(PEERS_VENV)/.ready: constraints.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install -qq --constraint constraints.txt torch
+	$(PEERS_VENV)/bin/python -m pip install -qq --constraint constraints.txt gpytorch
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml constraints.txt $(VENV)/.requirements | $(VENV)/.package

@@ -1,0 +1,70 @@
+"""How far the three predicted standard deviations are from the exact one, and at what NLL and cost.
+
+python benchmarks/variance.py [--n 8000] [--output results/variance.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+from machine import facts
+
+from megagp import GPRegressor, datasets
+
+SETS = ("pol", "bike", "kin40k", "protein", "gebco_kg_2m", "houseelectric")
+TEST = 400
+METHODS = ("joint", "lanczos", "exact")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=8000)
+    parser.add_argument("--sets", nargs="*", default=SETS)
+    parser.add_argument("--output", type=Path, default=Path("results/variance.json"))
+    options = parser.parse_args()
+    results = []
+    for name in options.sets:
+        X, y = datasets.load(name)
+        rows = np.random.default_rng(0).permutation(len(X))[: options.n + TEST]
+        X, y = np.asarray(X[rows], dtype=np.float64), np.asarray(y[rows], dtype=np.float64)
+        model = GPRegressor(random_state=0, rtol=1e-3, max_iter=4000)
+        model.fit(X[TEST:], y[TEST:])
+        found, seconds = {}, {}
+        for method in METHODS:
+            model.predict(X[:2], return_std=True, variance=method)  # fills the cache
+            start = time.perf_counter()
+            mean, found[method] = model.predict(X[:TEST], return_std=True, variance=method)
+            seconds[method] = time.perf_counter() - start
+        for method, std in found.items():
+            excess = std / found["exact"] - 1
+            nll = 0.5 * ((y[:TEST] - mean) / std) ** 2 + np.log(std * math.sqrt(2 * math.pi))
+            results.append(
+                {
+                    "set": name,
+                    "n": len(X) - TEST,
+                    "method": method,
+                    "median_excess": float(np.median(excess)),
+                    "largest_excess": float(excess.max()),
+                    "smallest_excess": float(excess.min()),
+                    "nll": float(nll.mean() - math.log(y[TEST:].std())),
+                    "milliseconds_per_point": 1e3 * seconds[method] / TEST,
+                }
+            )
+            r = results[-1]
+            print(
+                f"{name:14} {method:8} excess median {100 * r['median_excess']:7.2f} %  largest "
+                f"{100 * r['largest_excess']:7.2f} %  smallest {100 * r['smallest_excess']:9.2g} %"
+                f"  NLL {r['nll']:.3f}  {r['milliseconds_per_point']:.2f} ms per point",
+                flush=True,
+            )
+    options.output.parent.mkdir(exist_ok=True)
+    options.output.write_text(json.dumps({"machine": facts(), "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +123,7 @@ def main() -> None:
             if rank == 1000:
                 for label, product in (
                     ("float64", K_hat.precise().matmul),
-                    ("float32 sums", lambda V: float32_sums(operator, noise, V)),
+                    ("float32 sums", partial(float32_sums, operator, noise)),
                 ):
                     count, residual, seconds = iterations(product, Y, P)
                     print(f"    {label}: {count} iterations, residual {residual:.2g}", flush=True)

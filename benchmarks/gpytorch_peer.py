@@ -90,9 +90,9 @@ def run(X, y, X_test, y_test) -> dict[str, float]:
         "train_seconds": trained - begin,
         "precompute_seconds": cached - trained,
         "predict_seconds": predicted - cached,
-        "lengthscale": float(model.covar_module.base_kernel.lengthscale),
-        "outputscale": float(model.covar_module.outputscale),
-        "noise_variance": float(likelihood.noise),
+        "lengthscale": model.covar_module.base_kernel.lengthscale.item(),
+        "outputscale": model.covar_module.outputscale.item(),
+        "noise_variance": likelihood.noise.item(),
     }
 
 

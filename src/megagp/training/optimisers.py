@@ -125,7 +125,8 @@ def _step(
 ) -> tuple[Vector, float, Vector] | None:
     """θ, loss and gradient after the longest step that is good enough; None if none is worth it."""
     bounds, noise = objective.parameters, objective.noise_level
-    held = (theta <= bounds.lower) & (gradient > 0) | (theta >= bounds.upper) & (gradient < 0)
+    lower, upper = bounds.limits(theta)
+    held = (theta <= lower) & (gradient > 0) | (theta >= upper) & (gradient < 0)
     free = ~held
     direction = np.zeros_like(theta)
     direction[free] = -_newton(gradient[free], [(s[free], y[free]) for s, y in memory])

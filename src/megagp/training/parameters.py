@@ -13,15 +13,17 @@ from megagp.kernels import Hyperparameter, Kernel
 
 Vector = NDArray[np.float64]
 
-# On whitened data. Wide: they stop an optimiser that has run away, not one that searches. The
-# outputscale can run along a ridge with the lengthscales where there is no noise, until entries
-# of K rounded to float32 are worse than the noise variance.
+# On whitened data. Wide: they stop an optimiser that has run away, not one that searches.
 BOUNDS = {
     "lengthscale": (1e-3, 1e4),
-    "outputscale": (1e-4, 10.0),
+    "outputscale": (1e-4, 1e4),
     "noise_variance": (1e-8, 1e2),
 }
 OTHERWISE = (1e-3, 1e3)
+# Where there is no noise the likelihood rises slowly along a ridge of ever larger outputscale and
+# lengthscale, until entries of K rounded to float32 are worse than the noise variance. So the
+# outputscale stays below the noise variance times this.
+LARGEST_RATIO = 1e5
 
 
 class Parameters:
@@ -44,6 +46,9 @@ class Parameters:
             upper.append(np.full(h.raw.numel(), np.log(high)))
         self.lower = np.concatenate(lower) if lower else np.zeros(0)
         self.upper = np.concatenate(upper) if upper else np.zeros(0)
+        owner = [h for h in self.own for _ in range(h.raw.numel())]
+        self._is_outputscale = np.array([h.name == "outputscale" for h in owner], dtype=bool)
+        self._noise_at = next((i for i, h in enumerate(owner) if h is noise), None)
 
     def get(self) -> Vector:
         parts = [h.raw.detach().reshape(-1).numpy() for h in self.own]
@@ -57,8 +62,17 @@ class Parameters:
                 h.raw.copy_(torch.from_numpy(part.copy()).reshape(h.raw.shape))
                 start += h.raw.numel()
 
+    def limits(self, theta: Vector) -> tuple[Vector, Vector]:
+        """Bounds for the neighbourhood of θ: the outputscale's depends on the noise variance."""
+        if self._noise_at is None:
+            return self.lower, self.upper
+        noise = max(theta[self._noise_at], self.lower[self._noise_at])
+        ratio = np.where(self._is_outputscale, noise + np.log(LARGEST_RATIO), np.inf)
+        return self.lower, np.minimum(self.upper, np.maximum(ratio, self.lower))
+
     def clip(self, theta: Vector) -> Vector:
-        return np.clip(theta, self.lower, self.upper)
+        boxed = np.clip(theta, self.lower, self.upper)
+        return np.clip(boxed, *self.limits(boxed))
 
     def gather(self, gradient: Mapping[str, Tensor]) -> Vector:
         """Derivatives by name (and by logarithm) as one vector."""

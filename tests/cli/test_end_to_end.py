@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -82,7 +83,10 @@ def test_a_file_that_is_no_model(folder):
 
 def test_ctrl_c_ends_with_one_line(folder):
     command = [sys.executable, "-m", "megagp.cli", "demo", "--n", "100000"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+    # A shell's background jobs ignore Ctrl-C, and so would what they start.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    options = {"stderr": subprocess.PIPE, "text": True, "cwd": folder, "preexec_fn": heed}
+    with subprocess.Popen(command, **options) as process:
         assert "robot arm with 6 joints" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()

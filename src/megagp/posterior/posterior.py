@@ -29,8 +29,12 @@ VARIANCES = ("joint", "lanczos", "exact")
 # New points per pass: what a pass holds is a few columns for each of them.
 CHUNK = 1 << 16
 LANCZOS_RANK = 100
-# Pivots that joint variances rest on: more neighbours do more for less beyond (docs/prediction.md).
-VARIANCE_PIVOTS = 512
+# Pivots that joint variances rest on: as many as what is kept for them (16 bytes for each point
+# and pivot, while it is made) takes no more than this.
+MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
+PIVOT_BUDGET = 512 * 2**20
+# What "exact" may add to a variance, as a share of the noise variance.
+EXCESS = 0.02
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Posterior:
     """All that predictions need, on whitened data.
 
     X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
-    preconditioner and the variance rest. rtol: tolerance of the solves of exact variances.
+    preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
     """
 
     X: Tensor
@@ -81,10 +85,14 @@ class Posterior:
         return 0.5 * (C + C.T)
 
     def solve(self, B: Tensor) -> SolveResult:
-        """K̂⁻¹ B to the tolerance."""
-        return solve(
-            self._K_hat, B, self._preconditioner.solve, rtol=self.rtol, max_iter=self.max_iter
-        )
+        """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.
+
+        A residual r raises the variance by rᵀK̂⁻¹r <= ‖r‖² / σ²: at most EXCESS σ² in all.
+        """
+        enough = EXCESS**0.5 * self.noise.min() / B.norm(dim=0).clamp(min=1e-300)
+        rtol = enough.clamp(max=self.rtol)
+        P = self._preconditioner.solve
+        return solve(self._K_hat, B, P, rtol=rtol, max_iter=self.max_iter)
 
     def _products(self, X_new: Tensor) -> Tensor:
         """k(X_new, X) [v, G], m x (p + q), in float64: v is large where the noise is small."""
@@ -115,7 +123,8 @@ class Posterior:
     def _joint(self) -> SubsetVariance:
         # A posterior that was solved by Cholesky has all its points as pivots: that is exact.
         every = len(self.pivots) == len(self.X)
-        pivots = self.pivots if every else self.pivots[:VARIANCE_PIVOTS]
+        affordable = max(FEWEST_PIVOTS, PIVOT_BUDGET // (16 * len(self.X)))
+        pivots = self.pivots if every else self.pivots[: min(MOST_PIVOTS, affordable)]
         return SubsetVariance(self.X, self.kernel, self.noise, pivots, neighbours=self.neighbours)
 
     @cached_property

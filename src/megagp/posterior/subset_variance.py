@@ -37,7 +37,7 @@ BATCH_ROWS = 1024
 # More noise means less information, hence more variance: with jitter the bound still holds.
 JITTERS = (0.0, 1e-14, 1e-12, 1e-10, 1e-8)
 # From how many neighbours `choose_neighbours` chooses, and from how many points it learns.
-CHOICES = (32, 64, 96, 128, 192, 256, 384)
+CHOICES = (32, 64, 96, 128, 192, 256, 384, 512)
 SAMPLE = 48
 
 

@@ -17,6 +17,8 @@ from megagp.solvers.result import SolveResult, Status, relative
 ROUNDS = 6
 # A round must reduce the residual by this factor for the next to be in the same precision.
 GAIN = 0.3
+# What a round in float32 may aim for: its matrix agrees with K̂ to about that.
+FLOAT32_GAIN = 1e-5
 # PCG aims a little below, so that roundoff in the entries does not cost another round.
 MARGIN = 0.8
 
@@ -26,22 +28,25 @@ def solve(
     B: Tensor,
     precondition: Product | None = None,
     *,
-    rtol: float = 0.01,
+    rtol: float | Tensor = 0.01,
     max_iter: int = 1000,
     x0: Tensor | None = None,
     callback: Callback | None = None,
 ) -> SolveResult:
     """K̂ x = B with ‖B - K̂x‖ <= rtol ‖B‖ for each column, the residual evaluated in float64.
 
-    B: n x t. max_iter: iterations in all, over the rounds of refinement.
+    B: n x t. rtol: one for all columns or one for each. max_iter: iterations in all, over the
+    rounds of refinement.
     """
+    wanted = torch.as_tensor(rtol, dtype=B.dtype).expand(B.shape[1])
     precise = covariance.precise()
     working = precise if covariance.operator.dtype == torch.float64 else covariance
     x = torch.zeros_like(B) if x0 is None else x0.clone()
     R = B.clone() if x0 is None else B - precise.matmul(x0)
     residual = relative(R, B)
     iterations = torch.zeros(B.shape[1], dtype=torch.long)
-    status = [Status.CONVERGED if r <= rtol else Status.MAX_ITER for r in residual]
+    done = residual <= wanted
+    status = [Status.CONVERGED if met else Status.MAX_ITER for met in done]
     products = 0 if x0 is None else B.shape[1]
     rounds, used = 0, working
     while rounds < ROUNDS and not all(s is Status.CONVERGED for s in status):
@@ -51,7 +56,9 @@ def solve(
             working.matmul,
             R[:, todo].contiguous(),
             precondition=precondition,
-            rtol=(MARGIN * rtol / residual[todo]).clamp(max=0.5),
+            rtol=(MARGIN * wanted[todo] / residual[todo]).clamp(
+                min=0.0 if working is precise else FLOAT32_GAIN, max=0.5
+            ),
             max_iter=max_iter - int(iterations.max()),
             verify=False,
             callback=callback,
@@ -68,10 +75,10 @@ def solve(
         for j, s in zip(todo.tolist(), step.status, strict=True):
             # Converged on the working matrix but not on K̂: the precision is what failed.
             failed = Status.STAGNATED if s is Status.CONVERGED else s
-            status[j] = Status.CONVERGED if residual[j] <= rtol else failed
+            status[j] = Status.CONVERGED if residual[j] <= wanted[j] else failed
         if int(iterations.max()) >= max_iter:
             break
-        missed = todo[residual[todo] > rtol]
+        missed = todo[residual[todo] > wanted[todo]]
         if bool((residual[missed] <= GAIN * before[missed]).all()):
             continue
         if working is precise:

@@ -2,8 +2,8 @@
 
 import os
 
-# torch's idle threads otherwise spin on the cores that ours need; on a busy machine that costs a
-# factor of three. It counts if torch is not loaded yet, and a value that is set stays.
+# torch's idle threads otherwise spin on the cores that ours need, which hurts most on a busy
+# machine. It counts if torch is not loaded yet, and a value that is set stays.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from megagp import datasets, engines, kernels

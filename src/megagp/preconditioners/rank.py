@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-# Iterations fall as rank^-DECAY: measured on kin40k, HouseElectric and elevation, where
-# doubling the rank saves 40 to 60 % of them (`make bench-solvers`).
+# Iterations are taken to fall as rank^-DECAY; `make bench-solvers` prints them by rank.
 DECAY = 0.9
 # Before any solve was seen: iterations to 0.01 at this rank.
 TYPICAL_RANK, TYPICAL_ITERATIONS = 1000, 20.0
-# Costs in float32 multiply-adds of the native product, as measured (`make bench-solvers`):
-# evaluating k(x, z) takes about as many as 20 dimensions do.
+# Rough costs in float32 multiply-adds of the native product: evaluating k(x, z) takes about as
+# many as 20 dimensions do.
 EVALUATE = 20
 SETUP = 9
 SOLVE = 20  # per entry of L and right-hand side: two skinny float64 products, bound by memory

@@ -16,7 +16,7 @@ from megagp.preconditioners import AdaptivePreconditioner
 from megagp.solvers import Callback
 from megagp.training.parameters import Parameters, Vector
 
-# Up to this n the dense way is the quicker one (`make bench-solvers` has the measurement).
+# Up to this n the dense way is taken; `make bench-solvers` prints where it is the quicker one.
 DENSE_BELOW = 1500
 # Differences of the loss (nats per observation) that mean nothing: of the dense way, and with
 # probes fixed but solves to a tolerance.
@@ -28,7 +28,7 @@ class Solving:
     """How solves are made in training.
 
     rtol: tolerance on the relative residual for y; probe_rtol: for the probes, whose solves
-    bias the gradient far less (docs/training.md has the measurement).
+    bias the gradient far less (docs/training.md).
     min_iter: iterations at least. probes: random vectors for the log-determinant.
     dense_below: Cholesky up to this n. rank, pivoting, budget: as in AdaptivePreconditioner.
     """

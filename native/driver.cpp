@@ -394,7 +394,7 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         int64_t I, J;
         panel_pair(task, symmetric_, cols / PANEL, &I, &J);
         Workspace<T>& ws = workspaces[thread];
-        if (!ops_.matmul(j, I, J, ws)) return;
+        if (!run.owns(I, J) || !ops_.matmul(j, I, J, ws)) return;
         sums.take(I, ws.row_out, PANEL * width);
         if (symmetric_) sums.take(J, ws.col_out, PANEL * width);
     });
@@ -491,7 +491,7 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
             int64_t I, J;
             panel_pair(task, symmetric_, cols / PANEL, &I, &J);
             Workspace<T>& ws = workspaces[thread];
-            if (!ops_.gradient(j, p, I, J, ws)) return;
+            if (!run.owns(I, J) || !ops_.gradient(j, p, I, J, ws)) return;
             row_sums.take(I, ws.row_out, PANEL * width);
             (symmetric_ ? row_sums : col_sums).take(J, ws.col_out, PANEL * width);
             scalar_sums.take(0, ws.scalars, 2);

@@ -24,10 +24,25 @@ struct CullingStatistics {
     double bound;  // at least the infinity norm of what is skipped, hence the spectral norm
 };
 
+// Where the panel pair (I, J) lies in [0, 2^32). Multiples of 1/g and 1/g^2, g^3 = g + 1, are
+// spread evenly over the unit interval, along every row, diagonal or band of pairs too: a share
+// gets its part of the dear pairs, of the cheap ones on the diagonal, and of those that culling
+// leaves. In whole numbers, so that every machine agrees on who owns what.
+inline int64_t share_place(int64_t I, int64_t J) {
+    const uint64_t x = static_cast<uint64_t>(I) * 0xC13FA9A902A6328Fu +
+                       static_cast<uint64_t>(J) * 0x91E10DA5C79E7B1Cu;
+    return static_cast<int64_t>(x >> 32);
+}
+
 struct Run {
     int threads;
-    int64_t share_index, share_count;
+    int64_t share_start, share_stop;    // the part of [0, 2^32) whose panel pairs are computed
     std::function<bool()> interrupted;  // called now and then on the calling thread; true stops
+
+    bool owns(int64_t I, int64_t J) const {
+        const int64_t place = share_place(I, J);
+        return share_start <= place && place < share_stop;
+    }
 };
 
 // Thrown when `Run::interrupted` said so.

@@ -60,12 +60,13 @@ void unlocked(Work work) {
     if (interrupted) throw nb::python_error();
 }
 
-Run make_run(int threads, int64_t share_index, int64_t share_count) {
+constexpr int64_t WHOLE = int64_t{1} << 32;
+
+Run make_run(int threads, int64_t share_start, int64_t share_stop) {
     expect(threads >= 1 && threads <= 4096, "threads: expected 1 to 4096");
-    expect(share_count >= 1 && share_count <= (int64_t{1} << 40) && share_index >= 0 &&
-               share_index < share_count,
-           "share: expected 0 <= index < count <= 2^40");
-    return {threads, share_index, share_count, signalled};
+    expect(0 <= share_start && share_start <= share_stop && share_stop <= WHOLE,
+           "share: expected 0 <= start <= stop <= 2^32");
+    return {threads, share_start, share_stop, signalled};
 }
 
 template <class T>
@@ -83,8 +84,8 @@ class PyPlan {
 
     PyPlan(const PyPlan&) = delete;
 
-    void matmul(Matrix v, Output out, int threads, int64_t share_index, int64_t share_count) const {
-        const Run run = make_run(threads, share_index, share_count);
+    void matmul(Matrix v, Output out, int threads, int64_t share_start, int64_t share_stop) const {
+        const Run run = make_run(threads, share_start, share_stop);
         expect(static_cast<int64_t>(v.shape(0)) == m_ && v.shape(1) >= 1,
                "v: expected m x t, t >= 1");
         expect(static_cast<int64_t>(out.shape(0)) == n_ && out.shape(1) == v.shape(1),
@@ -94,8 +95,8 @@ class PyPlan {
     }
 
     std::vector<double> gradient(Matrix u, Matrix w, nb::list gx, nb::list gz, int threads,
-                                 int64_t share_index, int64_t share_count) const {
-        const Run run = make_run(threads, share_index, share_count);
+                                 int64_t share_start, int64_t share_stop) const {
+        const Run run = make_run(threads, share_start, share_stop);
         expect(static_cast<int64_t>(u.shape(0)) == n_ && u.shape(1) >= 1,
                "u: expected n x t, t >= 1");
         expect(static_cast<int64_t>(w.shape(0)) == m_ && w.shape(1) == u.shape(1),
@@ -114,7 +115,7 @@ class PyPlan {
     }
 
     void block(Block out, int threads) const {
-        const Run run = make_run(threads, 0, 1);
+        const Run run = make_run(threads, 0, WHOLE);
         expect(static_cast<int64_t>(out.shape(0)) == n_ && static_cast<int64_t>(out.shape(1)) == m_,
                "out: expected n x m");
         unlocked([&] { plan_.block(out.data(), run); });
@@ -173,10 +174,10 @@ void bind_plan(nb::module_& m, const char* name) {
     nb::class_<P>(m, name)
         .def(nb::init<const std::vector<Input>&, bool, double, const std::string&>(),
              "components"_a, "symmetric"_a, "cull_tolerance"_a, "instruction_set"_a)
-        .def("matmul", &P::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_index"_a,
-             "share_count"_a)
-        .def("gradient", &P::gradient, "u"_a, "w"_a, "gx"_a, "gz"_a, "threads"_a, "share_index"_a,
-             "share_count"_a)
+        .def("matmul", &P::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_start"_a,
+             "share_stop"_a)
+        .def("gradient", &P::gradient, "u"_a, "w"_a, "gx"_a, "gz"_a, "threads"_a, "share_start"_a,
+             "share_stop"_a)
         .def("block", &P::block, "out"_a.noconvert(), "threads"_a)
         .def("culling", &P::culling);
 }

@@ -25,13 +25,12 @@ inline void flush_subnormals() {
 #endif
 }
 
-// Calls work(thread, task) for the tasks of this run's share. The calling thread only waits and
+// Calls work(thread, task) for every task. The calling thread only waits and
 // asks `run.interrupted` twenty times a second, so Ctrl-C stops the threads at their next task.
 template <class Work>
 void parallel(int64_t tasks, const Run& run, Work work) {
-    const int64_t mine = (tasks - run.share_index + run.share_count - 1) / run.share_count;
-    const int count = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(run.threads, mine)));
-    std::atomic<int64_t> next{run.share_index};
+    const int count = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(run.threads, tasks)));
+    std::atomic<int64_t> next{0};
     std::atomic<bool> stop{false};
     std::mutex mutex;
     std::condition_variable done;
@@ -42,7 +41,7 @@ void parallel(int64_t tasks, const Run& run, Work work) {
         flush_subnormals();
         try {
             while (!stop.load(std::memory_order_relaxed)) {
-                const int64_t task = next.fetch_add(run.share_count, std::memory_order_relaxed);
+                const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
                 if (task >= tasks) break;
                 work(thread, task);
             }

@@ -13,7 +13,7 @@ class Plan32:
         instruction_set: str,
     ) -> None: ...
     def matmul(
-        self, v: _Matrix, out: _Matrix, threads: int, share_index: int, share_count: int
+        self, v: _Matrix, out: _Matrix, threads: int, share_start: int, share_stop: int
     ) -> None: ...
     def gradient(
         self,
@@ -22,8 +22,8 @@ class Plan32:
         gx: list[_Matrix],
         gz: list[_Matrix],
         threads: int,
-        share_index: int,
-        share_count: int,
+        share_start: int,
+        share_stop: int,
     ) -> list[float]: ...
     def block(self, out: NDArray[float32] | _Matrix, threads: int) -> None: ...
     def culling(self) -> tuple[int, int, float]: ...

@@ -26,10 +26,17 @@ class Support(NamedTuple):
 
 @dataclass(frozen=True)
 class Share:
-    """Part `index` of `count` disjoint parts of the tile pairs: their products add up to K V."""
+    """Part `index` of `count` disjoint parts of the tile pairs: their products add up to K V.
+
+    weights: the relative sizes of the parts, `count` of them; None for equal ones.
+    A pair of tiles (I, J) has a place in [0, 2^32); a share owns an interval of places. As
+    multiples of 1/g and 1/g², g³ = g + 1, places are spread evenly along every row, diagonal
+    and band of pairs: each share has its part of what is dear, cheap, or left by culling.
+    """
 
     index: int
     count: int
+    weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.count:
@@ -37,8 +44,34 @@ class Share:
                 f"share: expected 0 <= index < count, got index {self.index} of {self.count}; "
                 "parts are counted from 0"
             )
+        w = self.weights
+        if w is not None and not (
+            len(w) == self.count and all(0 <= x < float("inf") for x in w) and sum(w) > 0
+        ):
+            raise ValueError(
+                f"weights: expected {self.count} finite numbers >= 0, not all 0, got {w}"
+            )
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The places that this share owns: from the first up to, not including, the second."""
+        return self._cut(self.index), self._cut(self.index + 1)
+
+    def owns(self, row: int, col: int) -> bool:
+        """Whether the pair of tiles (row, col) is in this share."""
+        start, stop = self.interval
+        return start <= (row * ROW_STEP + col * COL_STEP) % 2**64 >> 32 < stop
+
+    def _cut(self, index: int) -> int:
+        if self.weights is None:
+            return (index << 32) // self.count
+        if index == self.count:
+            return 1 << 32
+        return int(sum(self.weights[:index]) / sum(self.weights) * 2**32)
 
 
+# 2^64 / g and 2^64 / g², as in native/driver.h.
+ROW_STEP, COL_STEP = 0xC13FA9A902A6328F, 0x91E10DA5C79E7B1C
 WHOLE = Share(0, 1)
 
 

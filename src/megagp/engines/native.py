@@ -184,7 +184,7 @@ class PreparedNative(Prepared):
         out = torch.empty(len(self._X), V.shape[1], dtype=torch.float64)
         if V.shape[1]:
             v = V.detach().contiguous().numpy()
-            self._plan.matmul(v, out.numpy(), self._threads, share.index, share.count)
+            self._plan.matmul(v, out.numpy(), self._threads, *share.interval)
         return out
 
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class PreparedNative(Prepared):
             gx, gz = self._empty_features(self._X), self._empty_features(self._Z)
             u, w = (T.detach().contiguous().numpy() for T in (U, W))
             plan = self._gradient_plan
-            scalars = plan.gradient(u, w, gx, gz, self._threads, share.index, share.count)
+            scalars = plan.gradient(u, w, gx, gz, self._threads, *share.interval)
             for p, component in enumerate(self._components):
                 self._add_scalars(component, scalars[2 * p], scalars[2 * p + 1], totals)
                 g = [torch.from_numpy(each[p]) for each in (gx, gz) if each]

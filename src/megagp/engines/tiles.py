@@ -22,6 +22,8 @@ BLOCK = 256
 # Tile-sized temporaries that evaluating a kernel holds at once: distances, the radial
 # function's intermediates, the result, and the partial results of a nested sum or product.
 TEMPORARIES = 8
+# Tiles that a share of the pairs has at least, where n allows it.
+TILES_PER_SHARE = 8
 
 
 class TilesEngine(Engine):
@@ -160,10 +162,13 @@ class PreparedTiles(Prepared):
     def _tiles(self, temporaries: int, share: Share) -> Iterator[tuple[slice, slice]]:
         n, m = len(self._X), len(self._Z)
         pairs = self._memory_budget // (temporaries * self._dtype.itemsize)
+        if share.count > 1:  # several tiles for each, or the work of shares would differ much
+            pairs = min(pairs, max(BLOCK**2, n * m // (TILES_PER_SHARE * share.count)))
         height, width = tile_shape(n, m, pairs)
-        tiles = itertools.product(range(0, n, height), range(0, m, width))
-        for row, col in itertools.islice(tiles, share.index, None, share.count):
-            yield slice(row, row + height), slice(col, col + width)
+        for i, j in itertools.product(range(-(-n // height)), range(-(-m // width))):
+            if share.owns(i, j):
+                rows, cols = slice(i * height, (i + 1) * height), slice(j * width, (j + 1) * width)
+                yield rows, cols
 
 
 def evaluate(kernel: Kernel, x: Points, z: Points) -> Tensor:

@@ -1,9 +1,8 @@
-"""GPRegressor: the scikit-learn contract on top of training and posterior."""
+"""GPRegressor: training, solves and the exact posterior behind the contract."""
 
 from __future__ import annotations
 
 import math
-import numbers
 import time
 import warnings
 from collections.abc import Mapping
@@ -11,46 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.kernels import Hyperparameter, Kernel, Matern32
 from megagp.mean import MEANS, basis
-from megagp.posterior import VARIANCES, pack, precompute
+from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
 from megagp.progress import Progress
 from megagp.solvers import ConvergenceWarning, SolveResult
-from megagp.storage import PathLike, write
 from megagp.training import METHODS, Objective, Phase, Recipe, Solving, train
-from megagp.whitening import Whitening
 
-Array = NDArray[np.float64]
-
-# softplus(0): where the paper's implementation starts lengthscale, outputscale and noise.
-PAPER_START = math.log(2.0)
-SAVED_SETTINGS = (
-    "ard",
-    "mean",
-    "training",
-    "steps",
-    "subset",
-    "learning_rate",
-    "noise_variance",
-    "noise_floor",
-    "rtol",
-    "training_rtol",
-    "max_iter",
-    "probes",
-    "rank",
-    "pivoting",
-    "variance",
-    "neighbours",
-    "whiten",
-    "engine",
-    "dtype",
-)
 # Probes may be solved this much less precisely than y.
 PROBE_SLACK = 30.0
 # A solve in training that takes more than this is not worth waiting for; it is counted.
@@ -59,7 +31,7 @@ TRAINING_ITERATIONS = 200
 COVARIANCE_LIMIT = 5000
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class GPRegressor(Regressor):
     """Exact Gaussian-process regression by kernel products alone; memory linear in n.
 
     Parameters
@@ -109,6 +81,29 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
     n_iter_ : evaluations of the likelihood in training
     diagnostics_ : dict: per phase seconds, steps, iterations, kernel evaluations; residuals
     """
+
+    saved_settings = (
+        "ard",
+        "mean",
+        "training",
+        "steps",
+        "subset",
+        "learning_rate",
+        "noise_variance",
+        "noise_floor",
+        "rtol",
+        "training_rtol",
+        "max_iter",
+        "probes",
+        "rank",
+        "pivoting",
+        "variance",
+        "neighbours",
+        "whiten",
+        "engine",
+        "dtype",
+    )
+    posterior_: Posterior
 
     def __init__(
         self,
@@ -180,26 +175,10 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         noise_scale: n positive numbers, the noise variance of each row relative to the one
         that is learned; 1 for all by default.
         """
-        self._check_settings()
-        checked_X, checked_y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, order="C"
-        )
-        self._one_output = np.ndim(checked_y) == 1
-        inputs = torch.from_numpy(np.array(checked_X))
-        outputs = torch.from_numpy(np.array(checked_y, dtype=np.float64).reshape(len(inputs), -1))
-        if not bool(outputs.isfinite().all()):
-            raise ValueError("y: expected finite numbers, got NaN or infinity; drop those rows")
-        self._x_whitening = Whitening.of(inputs, identity=not self.whiten)
-        self._y_whitening = Whitening.of(outputs, identity=not self.whiten)
+        inputs, outputs = self._training_set(X, y)
         scale = _noise_scale(noise_scale, len(inputs))
-        self.extra_: dict[str, Any] = {}
-        progress = Progress(self.verbose)
-        try:
-            self._fit_whitened(
-                self._x_whitening.apply(inputs), self._y_whitening.apply(outputs), scale, progress
-            )
-        finally:
-            progress.finish()
+        with self._progress() as progress:
+            self._fit_whitened(inputs, outputs, scale, progress)
         return self
 
     def predict(
@@ -224,7 +203,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 "return_std, return_cov: expected at most one of them, got both; the covariance "
                 "has the variances on its diagonal"
             )
-        method = _one_of("variance", self.variance if variance is None else variance, VARIANCES)
+        method = one_of("variance", self.variance if variance is None else variance, VARIANCES)
         X_new = self._whitened(X)
         mean = self._y_whitening.undo(self.posterior_.predict(X_new))
         if not (return_std or return_cov):
@@ -257,43 +236,26 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         samples: Array = found.permute(1, 0, 2).numpy()
         return samples[:, 0] if self._one_output else samples
 
-    def save(self, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
-        """Write the fitted model to one file; `extra` (plain JSON) travels with it."""
-        check_is_fitted(self)
-        header, tensors = pack(self.posterior_)
-        names = getattr(self, "feature_names_in_", None)
-        settings = {name: getattr(self, name) for name in SAVED_SETTINGS}
-        tensors |= {
-            "x_centre": self._x_whitening.centre,
-            "x_scale": self._x_whitening.scale,
-            "y_centre": self._y_whitening.centre,
-            "y_scale": self._y_whitening.scale,
-        }
-        write(
-            path,
-            {
-                "model": "GPRegressor",
-                "posterior": header,
-                "settings": settings,
-                "random_state": self.random_state if isinstance(self.random_state, int) else None,
-                "feature_names": None if names is None else [str(name) for name in names],
-                "one_output": self._one_output,
-                "noise_variance": self.noise_variance_,
-                "log_marginal_likelihood": self.log_marginal_likelihood_,
-                "diagnostics": self.diagnostics_,
-                "extra": dict(self.extra_ if extra is None else extra),
-            },
-            tensors,
-        )
+    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return pack(self.posterior_)
+
+    @classmethod
+    def _unpack(
+        cls,
+        header: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        kernels: Mapping[str, type[Kernel]] | None,
+    ) -> tuple[Posterior, int, int]:
+        posterior = unpack(header, tensors, kernels)
+        return posterior, posterior.X.shape[1], posterior.weights.shape[1]
 
     def _fit_whitened(self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress) -> None:
         n, d = X.shape
         kernel = self._start_kernel(d)
-        kernel.check_inputs(d)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         H = basis(X, self.mean)
         recipe = self._recipe(n)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         progress.start([*plan, ("precompute", 1, 0.5 * n * n)])
         trained = train(
@@ -325,8 +287,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
         self.noise_variance_ = float(noise.value)
         last = trained.objective.last
         assert last is not None
-        self.log_marginal_likelihood_ = last.value - n * float(self._y_whitening.scale.log().sum())
         self.n_samples_ = n
+        self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in trained.phases))
         self.diagnostics_ = _diagnostics(trained.phases, trained.objective, result, seconds)
         self._warn(trained.phases, result)
@@ -351,11 +313,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
                 stacklevel=4,
             )
 
-    def _start_kernel(self, d: int) -> Kernel:
-        if self.kernel is not None:
-            return self.kernel.copy()
-        return Matern32(np.ones(d) if self.ard else 1.0)
-
     def _recipe(self, n: int) -> Recipe:
         return Recipe(
             method=self.training,
@@ -378,10 +335,6 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             dtype=self.dtype,
         )
 
-    def _whitened(self, X: ArrayLike) -> Tensor:
-        X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
-        return self._x_whitening.apply(torch.from_numpy(np.array(X)))
-
     def _covariance(self, X_new: Tensor) -> Tensor:
         if len(X_new) > COVARIANCE_LIMIT:
             raise ValueError(
@@ -390,38 +343,17 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ign
             )
         return self.posterior_.covariance(X_new)
 
-    def _shaped(self, values: Tensor) -> Array:
-        found: Array = values.numpy()
-        return found[..., 0] if self._one_output else found
-
     def _check_settings(self) -> None:
-        if self.kernel is not None and not isinstance(self.kernel, Kernel):
-            raise TypeError(
-                f"kernel: expected a megagp kernel or None, got {type(self.kernel).__name__}; "
-                "make one with megagp.kernels"
-            )
-        _one_of("mean", self.mean, MEANS)
-        _one_of("training", self.training, METHODS)
-        _one_of("variance", self.variance, VARIANCES)
-        _one_of("pivoting", self.pivoting, ("random", "greedy"))
-        for name in ("noise_variance", "noise_floor", "rtol", "training_rtol", "learning_rate"):
-            value = getattr(self, name)
-            if not (isinstance(value, numbers.Real) and 0 < float(value) < math.inf):
-                raise ValueError(f"{name}: expected a positive number, got {value!r}")
-        for name in ("steps", "subset", "max_iter", "probes"):
-            value = getattr(self, name)
-            if not (isinstance(value, numbers.Integral) and int(value) >= 1):
-                raise ValueError(f"{name}: expected a whole number >= 1, got {value!r}")
-        for name in ("rank", "neighbours"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, numbers.Integral) and int(value) >= 0):
-                raise ValueError(f"{name}: expected a whole number >= 0 or None, got {value!r}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ValueError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
-    return value
+        self._check_kernel()
+        one_of("mean", self.mean, MEANS)
+        one_of("training", self.training, METHODS)
+        one_of("variance", self.variance, VARIANCES)
+        one_of("pivoting", self.pivoting, ("random", "greedy"))
+        self._check_positive(
+            ("noise_variance", "noise_floor", "rtol", "training_rtol", "learning_rate")
+        )
+        self._check_whole(("steps", "subset", "max_iter", "probes"))
+        self._check_whole(("rank", "neighbours"), least=0, optional=True)
 
 
 def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:
@@ -447,7 +379,8 @@ def _diagnostics(
             "points": p.size,
             "steps": p.steps,
             "seconds": p.seconds,
-            "loss": p.loss,
+            # Of a phase in which no step was worth taking, there is none.
+            "loss": p.loss if math.isfinite(p.loss) else None,
             "evaluations": p.tally.evaluations,
             "iterations": p.tally.iterations,
             "kernel_evaluations": p.tally.kernel_evaluations,

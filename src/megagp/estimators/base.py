@@ -1,0 +1,228 @@
+"""What all regressors share: the scikit-learn contract around a model of whitened data."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from typing_extensions import Self
+
+from megagp.kernels import Kernel, Matern32
+from megagp.progress import Progress
+from megagp.storage import PathLike, StorageError, require, require_tensor, write
+from megagp.whitening import Whitening
+
+Array = NDArray[np.float64]
+
+# softplus(0): where the paper's implementation starts lengthscale, outputscale and noise.
+PAPER_START = math.log(2.0)
+
+
+class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Abstract: validation, whitening, shapes, progress and files.
+
+    A regressor checks its settings, learns from whitened data, and keeps a `posterior_` that
+    `_pack` turns into JSON and tensors and `_unpack` makes again.
+    """
+
+    saved_settings: ClassVar[tuple[str, ...]]
+
+    kernel: Kernel | None
+    ard: bool
+    whiten: bool
+    random_state: int | np.random.RandomState | None
+    verbose: int
+
+    posterior_: Any
+    kernel_: Kernel
+    noise_variance_: float
+    log_marginal_likelihood_: float
+    n_samples_: int
+    n_iter_: int
+    diagnostics_: dict[str, Any]
+
+    @abstractmethod
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The mean at X (m, or m x p), and with it standard deviations of new observations."""
+
+    @abstractmethod
+    def _check_settings(self) -> None:
+        """Raise ValueError or TypeError for a setting that makes no sense."""
+
+    @abstractmethod
+    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The posterior as JSON and tensors."""
+
+    @classmethod
+    @abstractmethod
+    def _unpack(
+        cls,
+        header: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        kernels: Mapping[str, type[Kernel]] | None,
+    ) -> tuple[Any, int, int]:
+        """The posterior that `_pack` took apart, and its numbers of inputs and outputs."""
+
+    def save(self, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
+        """Write the fitted model to one file; `extra` (plain JSON) travels with it."""
+        check_is_fitted(self)
+        header, tensors = self._pack()
+        names = getattr(self, "feature_names_in_", None)
+        tensors |= {
+            "x_centre": self._x_whitening.centre,
+            "x_scale": self._x_whitening.scale,
+            "y_centre": self._y_whitening.centre,
+            "y_scale": self._y_whitening.scale,
+        }
+        write(
+            path,
+            {
+                "model": type(self).__name__,
+                "posterior": header,
+                "settings": {name: getattr(self, name) for name in self.saved_settings},
+                "random_state": self.random_state if isinstance(self.random_state, int) else None,
+                "feature_names": None if names is None else [str(name) for name in names],
+                "one_output": self._one_output,
+                "n_samples": self.n_samples_,
+                "n_iter": self.n_iter_,
+                "noise_variance": self.noise_variance_,
+                "log_marginal_likelihood": self.log_marginal_likelihood_,
+                "diagnostics": self.diagnostics_,
+                "extra": dict(self.extra_ if extra is None else extra),
+            },
+            tensors,
+        )
+
+    @classmethod
+    def restore(
+        cls,
+        header: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        kernels: Mapping[str, type[Kernel]] | None = None,
+    ) -> Self:
+        """The model whose file has this header and these tensors."""
+        settings = require(header, "settings", dict)
+        unknown = set(settings) - set(cls.saved_settings)
+        if unknown:
+            raise StorageError(f"settings: expected those of {cls.__name__}, got {sorted(unknown)}")
+        posterior, d, p = cls._unpack(require(header, "posterior", dict), tensors, kernels)
+        model = cls(
+            kernel=posterior.kernel.copy(),
+            random_state=require(header, "random_state", int, type(None)),
+            **settings,
+        )
+        model._check_settings()
+        model.posterior_ = posterior
+        model.kernel_ = posterior.kernel
+        model.noise_variance_ = float(require(header, "noise_variance", float))
+        model.log_marginal_likelihood_ = float(require(header, "log_marginal_likelihood", float))
+        model.diagnostics_ = require(header, "diagnostics", dict)
+        model.extra_ = require(header, "extra", dict)
+        model.n_samples_ = require(header, "n_samples", int)
+        model.n_iter_ = require(header, "n_iter", int)
+        model.n_features_in_ = d
+        names = require(header, "feature_names", list, type(None))
+        if names is not None:
+            if len(names) != d or not all(isinstance(name, str) for name in names):
+                raise StorageError(f"feature_names: expected {d} names, got {len(names)}")
+            model.feature_names_in_ = np.array(names, dtype=object)
+        model._one_output = require(header, "one_output", bool)
+        if model._one_output and p != 1:
+            raise StorageError(f"weights: expected one column, got {p}")
+        model._x_whitening = Whitening(
+            require_tensor(tensors, "x_centre", d), require_tensor(tensors, "x_scale", d)
+        )
+        model._y_whitening = Whitening(
+            require_tensor(tensors, "y_centre", p), require_tensor(tensors, "y_scale", p)
+        )
+        return model
+
+    def _training_set(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
+        """X (n x d) and Y (n x p), checked and whitened, once the settings are checked too."""
+        self._check_settings()
+        checked_X, checked_y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, order="C"
+        )
+        self._one_output = np.ndim(checked_y) == 1
+        inputs = torch.from_numpy(np.array(checked_X))
+        outputs = torch.from_numpy(np.array(checked_y, dtype=np.float64).reshape(len(inputs), -1))
+        if not bool(outputs.isfinite().all()):
+            raise ValueError("y: expected finite numbers, got NaN or infinity; drop those rows")
+        self._x_whitening = Whitening.of(inputs, identity=not self.whiten)
+        self._y_whitening = Whitening.of(outputs, identity=not self.whiten)
+        self.extra_: dict[str, Any] = {}
+        return self._x_whitening.apply(inputs), self._y_whitening.apply(outputs)
+
+    def _whitened(self, X: ArrayLike) -> Tensor:
+        X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
+        return self._x_whitening.apply(torch.from_numpy(np.array(X)))
+
+    def _shaped(self, values: Tensor) -> Array:
+        found: Array = values.numpy()
+        return found[..., 0] if self._one_output else found
+
+    def _start_kernel(self, d: int) -> Kernel:
+        """A copy of the kernel to start from, that fits d inputs."""
+        if self.kernel is not None:
+            kernel = self.kernel.copy()
+        else:
+            kernel = Matern32(np.ones(d) if self.ard else 1.0)
+        kernel.check_inputs(d)
+        return kernel
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _in_units_of_y(self, log_likelihood: float) -> float:
+        """The log likelihood of all of Y from that of whitened Y."""
+        return log_likelihood - self.n_samples_ * float(self._y_whitening.scale.log().sum())
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        progress = Progress(self.verbose)
+        try:
+            yield progress
+        finally:
+            progress.finish()
+
+    def _check_kernel(self) -> None:
+        if self.kernel is not None and not isinstance(self.kernel, Kernel):
+            raise TypeError(
+                f"kernel: expected a megagp kernel or None, got {type(self.kernel).__name__}; "
+                "make one with megagp.kernels"
+            )
+
+    def _check_positive(self, names: Sequence[str]) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not (isinstance(value, numbers.Real) and 0 < float(value) < math.inf):
+                raise ValueError(f"{name}: expected a positive number, got {value!r}")
+
+    def _check_whole(self, names: Sequence[str], least: int = 1, optional: bool = False) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is None and optional:
+                continue
+            if not (isinstance(value, numbers.Integral) and int(value) >= least):
+                alternative = " or None" if optional else ""
+                raise ValueError(
+                    f"{name}: expected a whole number >= {least}{alternative}, got {value!r}"
+                )
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    """The value, if it is one of those allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value

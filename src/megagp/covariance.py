@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megagp.distributed import Ranks
 from megagp.operator import KernelOperator
 
 
@@ -22,6 +23,11 @@ class Covariance:
 
     def __len__(self) -> int:
         return len(self.noise)
+
+    @property
+    def ranks(self) -> Ranks:
+        """Who computes its products together."""
+        return self.operator.ranks
 
     def matmul(self, V: Tensor) -> Tensor:
         """K̂ V, n x t, float64."""

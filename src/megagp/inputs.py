@@ -90,7 +90,9 @@ def as_index(index: Index, size: int, name: str, device: torch.device) -> Tensor
     if index is None:
         return every
     if isinstance(index, slice):
-        return every[list(range(*index.indices(size)))]
+        chosen = range(*index.indices(size))
+        stop = chosen.start + len(chosen) * chosen.step
+        return torch.arange(chosen.start, stop, chosen.step, device=device)
     if not isinstance(index, Tensor):
         index = np.array(index)
         if index.dtype.kind not in "fiub":

@@ -104,6 +104,7 @@ def stochastic(
         x0=x0,
         verify=False,
         callback=callback,
+        ranks=covariance.ranks,
     )
     VY, VH, VZ = result.x[:, :p], result.x[:, p : p + q], result.x[:, p + q :]
     trend = generalised_least_squares(H, Y, VH, VY)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megagp.distributed import ALONE, Ranks
 from megagp.engines import (
-    WHOLE,
     Cached,
     Engine,
     Gradient,
@@ -56,6 +56,7 @@ class KernelOperator:
     cull_tolerance: bound on the spectral norm of what may be left out of K, 0 for nothing;
         by default 1e-6 (float32) or 1e-13 (float64) of the largest entry. See `statistics`.
     cache_budget: bytes; if K fits into them in `dtype`, it is evaluated once and kept.
+    ranks: who computes products and gradients together: each its share, and a sum over all.
 
     The kernel is read at each call, so a change to its hyperparameters takes effect.
     """
@@ -70,6 +71,7 @@ class KernelOperator:
         dtype: str | torch.dtype = "float32",
         cull_tolerance: float | None = None,
         cache_budget: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         if not isinstance(kernel, Kernel):
             raise TypeError(
@@ -93,6 +95,7 @@ class KernelOperator:
                 f"cache_budget: expected bytes >= 0, got {cache_budget}; 0 keeps nothing"
             )
         self.cache_budget = cache_budget
+        self.ranks = ranks
         self._engine, self.engine = self._choose(engine)
         self._row_order = self._engine.order(kernel, self.X.detach())
         self._col_order = (
@@ -122,13 +125,15 @@ class KernelOperator:
             engine=engine,
             dtype=dtype,
             cull_tolerance=self.cull_tolerance,
+            ranks=self.ranks,
         )
 
-    def matmul(self, V: Matrix, share: Share = WHOLE) -> Tensor:
+    def matmul(self, V: Matrix, share: Share | None = None) -> Tensor:
         """K @ V, float64: n x t for V of m x t, n for a vector.
 
         Differentiable in V, in the kernel's hyperparameters and in X and Z, where these
-        require grad. `share` computes one of several disjoint parts that add up to K @ V.
+        require grad. `share` computes one of several disjoint parts that add up to K @ V;
+        without it, all ranks compute K @ V together, and all must call.
         """
         V = self._as_rhs(V, "V", self.shape[1])
         column = V[:, None] if V.ndim == 1 else V
@@ -157,7 +162,7 @@ class KernelOperator:
         return _unsort(self._prepare().diagonal(), self._row_order)
 
     def gradient(
-        self, U: Matrix, W: Matrix, *, inputs: bool = False, share: Share = WHOLE
+        self, U: Matrix, W: Matrix, *, inputs: bool = False, share: Share | None = None
     ) -> dict[str, Tensor]:
         """The gradient of sum(U * (K @ W)) by the value of every hyperparameter not frozen.
 
@@ -235,22 +240,32 @@ class KernelOperator:
             return Cached(prepared, n, m, self.X.device)
         return prepared
 
-    def _product(self, prepared: Prepared, V: Tensor, share: Share) -> Tensor:
-        return _unsort(prepared.matmul(_sort(V, self._col_order), share), self._row_order)
+    def _product(self, prepared: Prepared, V: Tensor, share: Share | None) -> Tensor:
+        V = _sort(V, self._col_order)
+        if share is not None:
+            product = prepared.matmul(V, share)
+        elif isinstance(prepared, Cached):  # every rank has all of K
+            product = prepared.matmul(V)
+        else:
+            product = self.ranks.sum(prepared.matmul(V, self.ranks.share))
+        return _unsort(product, self._row_order)
 
     def _gradient(
-        self, prepared: Prepared, U: Tensor, W: Tensor, inputs: bool, share: Share
+        self, prepared: Prepared, U: Tensor, W: Tensor, inputs: bool, share: Share | None
     ) -> Gradient:
-        g = prepared.gradient(
-            _sort(U, self._row_order), _sort(W, self._col_order), inputs=inputs, share=share
-        )
+        U, W = _sort(U, self._row_order), _sort(W, self._col_order)
+        if share is None:
+            part = prepared.gradient(U, W, inputs=inputs, share=self.ranks.share)
+            g = _summed(part, self.ranks)
+        else:
+            g = prepared.gradient(U, W, inputs=inputs, share=share)
         return Gradient(
             g.hyperparameters,
             None if g.X is None else _unsort(g.X, self._row_order),
             None if g.Z is None else _unsort(g.Z, self._col_order),
         )
 
-    def _transposed(self, kernel: Kernel, U: Tensor, share: Share) -> Tensor:
+    def _transposed(self, kernel: Kernel, U: Tensor, share: Share | None) -> Tensor:
         """K.T @ U for an operator with Z, at the hyperparameters of `kernel`."""
         assert self.Z is not None
         flipped = KernelOperator(
@@ -260,6 +275,7 @@ class KernelOperator:
             engine=self._engine,
             dtype=self.dtype,
             cull_tolerance=self.cull_tolerance,
+            ranks=self.ranks,
         )
         return flipped._product(flipped._prepare(), U, share)
 
@@ -291,7 +307,7 @@ class _Matmul(torch.autograd.Function):
         ctx: Any,
         operator: KernelOperator,
         prepared: Prepared,
-        share: Share,
+        share: Share | None,
         names: tuple[str, ...],
         V: Tensor,
         X: Tensor,
@@ -320,6 +336,22 @@ class _Matmul(torch.autograd.Function):
         g = op._gradient(ctx.prepared, G, V, need_X or need_Z, ctx.share)
         by_value = [g.hyperparameters.get(name) for name in ctx.names]
         return (None, None, None, None, dV, g.X, g.Z, *by_value)
+
+
+def _summed(part: Gradient, ranks: Ranks) -> Gradient:
+    """The gradient from those of all ranks' shares, in one message."""
+    if ranks.size == 1:
+        return part
+    terms = [*part.hyperparameters.values(), *(T for T in (part.X, part.Z) if T is not None)]
+    flat = ranks.sum(torch.cat([term.reshape(-1) for term in terms]))
+    pieces = torch.split(flat, [term.numel() for term in terms])
+    total = [piece.view_as(term) for piece, term in zip(pieces, terms, strict=True)]
+    k = len(part.hyperparameters)
+    return Gradient(
+        dict(zip(part.hyperparameters, total, strict=False)),
+        None if part.X is None else total[k],
+        None if part.Z is None else total[k + 1],
+    )
 
 
 def _sort(T: Tensor, order: Tensor | None) -> Tensor:

@@ -18,6 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from typing_extensions import Self
 
+from megagp import distributed
+from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Kernel, Matern32
 from megagp.progress import Progress
 from megagp.storage import PathLike, StorageError, require, require_tensor, write
@@ -75,8 +77,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         """The posterior that `_pack` took apart, and its numbers of inputs and outputs."""
 
     def save(self, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
-        """Write the fitted model to one file; `extra` (plain JSON) travels with it."""
+        """Write the fitted model to one file; `extra` (plain JSON) travels with it.
+
+        Of several ranks the first one writes.
+        """
         check_is_fitted(self)
+        if not distributed.is_first():
+            return
         header, tensors = self._pack()
         names = getattr(self, "feature_names_in_", None)
         tensors |= {
@@ -181,16 +188,17 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         kernel.check_inputs(d)
         return kernel
 
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+    def _seed(self, ranks: Ranks = ALONE) -> int:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return int(ranks.agree(torch.tensor(seed)))
 
     def _in_units_of_y(self, log_likelihood: float) -> float:
         """The log likelihood of all of Y from that of whitened Y."""
         return log_likelihood - self.n_samples_ * float(self._y_whitening.scale.log().sum())
 
     @contextmanager
-    def _progress(self) -> Iterator[Progress]:
-        progress = Progress(self.verbose)
+    def _progress(self, ranks: Ranks = ALONE) -> Iterator[Progress]:
+        progress = Progress(self.verbose if ranks.first else 0)
         try:
             yield progress
         finally:

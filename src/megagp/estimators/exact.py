@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
+from megagp.distributed import ALONE, Ranks, check_same, current, spread
 from megagp.kernels import Hyperparameter, Kernel, Matern32
 from megagp.mean import MEANS, basis
 from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
@@ -69,6 +70,9 @@ class GPRegressor(Regressor):
         Shift and scale X and y by the training set's means and standard deviations.
     engine, dtype : str
         As in KernelOperator.
+    distributed : bool
+        Under torchrun, or where a script has set up torch.distributed, share the work with the
+        other ranks: all must then call `fit` and `predict`, with the same data.
     random_state : int, RandomState or None
         Subset, probes and pivots. Same number, same data, same machine: same result.
     verbose : int
@@ -128,6 +132,7 @@ class GPRegressor(Regressor):
         whiten: bool = True,
         engine: str = "auto",
         dtype: str = "float32",
+        distributed: bool = True,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -151,6 +156,7 @@ class GPRegressor(Regressor):
         self.whiten = whiten
         self.engine = engine
         self.dtype = dtype
+        self.distributed = distributed
         self.random_state = random_state
         self.verbose = verbose
 
@@ -177,8 +183,10 @@ class GPRegressor(Regressor):
         """
         inputs, outputs = self._training_set(X, y)
         scale = _noise_scale(noise_scale, len(inputs))
-        with self._progress() as progress:
-            self._fit_whitened(inputs, outputs, scale, progress)
+        ranks = self._ranks()
+        check_same(ranks, X=inputs, y=outputs, noise_scale=scale)
+        with self._progress(ranks) as progress:
+            self._fit_whitened(inputs, outputs, scale, progress, ranks)
         return self
 
     def predict(
@@ -205,13 +213,14 @@ class GPRegressor(Regressor):
             )
         method = one_of("variance", self.variance if variance is None else variance, VARIANCES)
         X_new = self._whitened(X)
-        mean = self._y_whitening.undo(self.posterior_.predict(X_new))
+        ranks = self._ranks()
+        mean = self._y_whitening.undo(spread(self.posterior_.predict, X_new, ranks))
         if not (return_std or return_cov):
             return self._shaped(mean)
         scale = self._y_whitening.scale
         noise = 0.0 if latent else self.noise_variance_
         if return_std:
-            found = self.posterior_.variance(X_new, method) + noise
+            found = spread(lambda x: self.posterior_.variance(x, method), X_new, ranks) + noise
             return self._shaped(mean), self._shaped(found.sqrt()[:, None] * scale)
         C = self._covariance(X_new)
         C.diagonal().add_(noise)
@@ -249,13 +258,18 @@ class GPRegressor(Regressor):
         posterior = unpack(header, tensors, kernels)
         return posterior, posterior.X.shape[1], posterior.weights.shape[1]
 
-    def _fit_whitened(self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress) -> None:
+    def _ranks(self) -> Ranks:
+        return current() if self.distributed else ALONE
+
+    def _fit_whitened(
+        self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress, ranks: Ranks
+    ) -> None:
         n, d = X.shape
         kernel = self._start_kernel(d)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         H = basis(X, self.mean)
         recipe = self._recipe(n)
-        seed = self._seed()
+        seed = self._seed(ranks)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         progress.start([*plan, ("precompute", 1, 0.5 * n * n)])
         trained = train(
@@ -266,7 +280,7 @@ class GPRegressor(Regressor):
             noise,
             scale,
             recipe=recipe,
-            solving=self._solving(),
+            solving=self._solving(ranks),
             noise_floor=self.noise_floor,
             seed=seed,
             progress=progress,
@@ -291,7 +305,8 @@ class GPRegressor(Regressor):
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in trained.phases))
         self.diagnostics_ = _diagnostics(trained.phases, trained.objective, result, seconds)
-        self._warn(trained.phases, result)
+        if ranks.first:
+            self._warn(trained.phases, result)
 
     def _warn(self, phases: list[Phase], result: SolveResult) -> None:
         """One warning for all that did not converge."""
@@ -321,7 +336,7 @@ class GPRegressor(Regressor):
             learning_rate=self.learning_rate,
         )
 
-    def _solving(self) -> Solving:
+    def _solving(self, ranks: Ranks) -> Solving:
         return Solving(
             rtol=self.training_rtol,
             probe_rtol=min(1.0, PROBE_SLACK * self.training_rtol),
@@ -333,6 +348,7 @@ class GPRegressor(Regressor):
             pivoting=self.pivoting,
             engine=self.engine,
             dtype=self.dtype,
+            ranks=ranks,
         )
 
     def _covariance(self, X_new: Tensor) -> Tensor:

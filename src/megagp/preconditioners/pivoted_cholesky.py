@@ -22,21 +22,23 @@ class PivotedCholesky:
 
     L: n x k, stored in float32 where it is large: P is then some other matrix near K̂, but all
     its verbs are of the same P, in float64. With float32 arithmetic the difference in `solve`
-    cancels.
-    Cost: O(n k²) to make, O(n k t) per solve; memory 4 n k bytes.
+    cancels. Each rank makes and keeps its own rows of L: `rows`.
+    Cost: O(n k²) to make, O(n k t) per solve; memory 4 n k bytes; all of it divided by the ranks.
     """
 
     def __init__(self, covariance: Covariance, pivots: Tensor) -> None:
         self.pivots = pivots
         self.noise = covariance.noise
-        self.L = _low_rank(covariance, pivots)
+        self.ranks = covariance.ranks
+        self.rows = self.ranks.rows(len(covariance))
+        self.L = _low_rank(covariance, pivots, self.rows)
         k = self.L.shape[1]
         # P⁻¹ = N⁻¹ - N⁻¹ L A⁻¹ Lᵀ N⁻¹,  A = I + Lᵀ N⁻¹ L  (Woodbury)
-        A = torch.eye(k, dtype=torch.float64)
+        A = torch.zeros(k, k, dtype=torch.float64)
         for rows, L in self._chunks():
             scaled = L / self.noise[rows, None].sqrt()
             A.addmm_(scaled.T, scaled)
-        self._A = torch.linalg.cholesky(A)
+        self._A = torch.linalg.cholesky(self.ranks.sum(A).add_(torch.eye(k, dtype=torch.float64)))
 
     @property
     def rank(self) -> int:
@@ -49,11 +51,11 @@ class PivotedCholesky:
         U = R.new_zeros(R.shape[1], self.rank)
         for rows, L in self._chunks():
             U.addmm_((R[rows] / N[rows]).T, L)
-        U = torch.cholesky_solve(U.T, self._A)
-        out = torch.empty_like(R)
+        U = torch.cholesky_solve(self.ranks.sum(U).T, self._A)
+        own = R.new_empty(len(self.L), R.shape[1])
         for rows, L in self._chunks():
-            out[rows] = (R[rows] - L @ U) / N[rows]
-        return out
+            own[self._own(rows)] = (R[rows] - L @ U) / N[rows]
+        return self.ranks.gather(own, len(R))
 
     def logdet(self) -> float:
         """log|P| = log|A| + log|N|."""
@@ -67,33 +69,44 @@ class PivotedCholesky:
         Z *= self.noise[:, None].sqrt()
         for rows, L in self._chunks():
             Z[rows] += L @ low
-        return Z
+        return self.ranks.gather(Z[self.rows], len(Z))
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of L in float64, some at a time; where they are converted, always in one place."""
-        n, k = self.L.shape
+        """Own rows of L in float64, some at a time, and which of the n they are.
+
+        Where they are converted, always in one place.
+        """
         if self.L.dtype == torch.float64:
-            yield slice(None), self.L
+            yield self.rows, self.L
             return
-        room = torch.empty(min(CHUNK, n), k, dtype=torch.float64)
-        for start in range(0, n, CHUNK):
-            rows = slice(start, min(start + CHUNK, n))
-            yield rows, room[: rows.stop - start].copy_(self.L[rows])
+        room = torch.empty(min(CHUNK, len(self.L)), self.rank, dtype=torch.float64)
+        for rows in _pieces(self.rows, CHUNK):
+            yield rows, room[: rows.stop - rows.start].copy_(self.L[self._own(rows)])
+
+    def _own(self, rows: slice) -> slice:
+        """Rows of K̂ as rows of L."""
+        return slice(rows.start - self.rows.start, rows.stop - self.rows.start)
 
 
-def _low_rank(covariance: Covariance, pivots: Tensor) -> Tensor:
-    """L = K[:, S] C⁻ᵀ in float64, rows at a time, kept in float32."""
+def _low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
+    """Rows `own` of L = K[:, S] C⁻ᵀ in float64, some at a time, kept in float32."""
     operator = covariance.operator.astype("float64")
     n, k = len(covariance), len(pivots)
-    L = torch.empty(n, k, dtype=torch.float64 if 8 * n * k <= IN_FLOAT64 else torch.float32)
+    dtype = torch.float64 if 8 * n * k <= IN_FLOAT64 else torch.float32
+    L = torch.empty(own.stop - own.start, k, dtype=dtype)
     if k == 0:
         return L
     C = _factor(operator.block(pivots, pivots))
-    for start in range(0, n, 4 * CHUNK):
-        rows = slice(start, min(start + 4 * CHUNK, n))
+    for rows in _pieces(own, 4 * CHUNK):
         block = operator.block(rows, pivots)
-        L[rows] = torch.linalg.solve_triangular(C, block.T, upper=False).T
+        part = torch.linalg.solve_triangular(C, block.T, upper=False).T
+        L[rows.start - own.start : rows.stop - own.start] = part
     return L
+
+
+def _pieces(rows: slice, size: int) -> Iterator[slice]:
+    for start in range(rows.start, rows.stop, size):
+        yield slice(start, min(start + size, rows.stop))
 
 
 def _factor(K: Tensor) -> Tensor:

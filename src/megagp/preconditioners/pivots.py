@@ -1,4 +1,8 @@
-"""Which points a low-rank approximation of K is built on."""
+"""Which points a low-rank approximation of K is built on.
+
+Each rank has its own rows of the factor; rows of the few points in question, and what is left of
+the diagonal, go to all. Rank 0 decides.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megagp.distributed import Ranks
 from megagp.operator import KernelOperator
 
 # Proposals per pass over the points: wide enough for BLAS, few enough to be accepted.
@@ -22,20 +27,24 @@ def greedy_pivots(operator: KernelOperator, rank: int) -> Tensor:
     Pivoted Cholesky: i = argmax d; l = (K[:, i] - L Lᵀ[:, i]) / sqrt(d_i); d -= l².
     Cost O(n k²) in k passes that are bound by memory; for small ranks.
     """
-    operator = operator.astype("float64")
+    operator, ranks = operator.astype("float64"), operator.ranks
     n = operator.shape[0]
+    own = ranks.rows(n)
     d = operator.diagonal()
     smallest = EXHAUSTED * float(d.mean())
-    L = torch.zeros(n, min(rank, n), dtype=torch.float64)
+    d = d[own]
+    L = torch.zeros(len(d), min(rank, n), dtype=torch.float64)
     pivots: list[int] = []
     for j in range(min(rank, n)):
-        i = int(d.argmax())
-        if d[i] <= smallest:
+        i, left = _largest(d, own, ranks)
+        if left <= smallest:
             break
-        column = operator.block(None, [i])[:, 0] - L[:, :j] @ L[i, :j]
-        L[:, j] = column / d[i].sqrt()
+        row = _at(L[:, :j], torch.tensor([i]), own, ranks)[0]
+        column = operator.block(own, [i])[:, 0] - L[:, :j] @ row
+        L[:, j] = column / left**0.5
         d -= L[:, j] ** 2
-        d[i] = 0.0
+        if own.start <= i < own.stop:
+            d[i - own.start] = 0.0
         pivots.append(i)
     return torch.tensor(pivots, dtype=torch.long)
 
@@ -46,32 +55,64 @@ def random_pivots(operator: KernelOperator, rank: int, rng: np.random.Generator)
     Proposals come from the residual diagonal d of the last pass; each is accepted with
     probability d_now / d_proposed, which makes the draw that of one point at a time
     (accelerated randomly pivoted Cholesky: Epperly, Tropp and Webber 2024).
-    Cost O(n k²) in rank / BLOCK passes of matrix products; memory n k in float32.
+    Cost O(n k²) in rank / BLOCK passes of matrix products; memory n k in float32; both
+    divided by the ranks.
     """
-    n = operator.shape[0]
+    n, ranks = operator.shape[0], operator.ranks
     rank = min(rank, n)
+    own = ranks.rows(n)
     d = operator.diagonal()
     smallest = EXHAUSTED_FLOAT32 * (d + d.mean())
-    F = torch.zeros(n, rank, dtype=torch.float32)
+    F = torch.zeros(own.stop - own.start, rank, dtype=torch.float32)
     pivots: list[int] = []
     while len(pivots) < rank and bool((d > 0).any()):
         j = len(pivots)
-        proposed = _propose(d.numpy(), rng)
-        G = _residual(operator, proposed, F[:, :j])
-        accepted = _accept(G[proposed].double().numpy(), d.numpy()[proposed], rng)[: rank - j]
+        proposed = _decided(_propose(d.numpy(), rng), ranks)
+        # (K - F Fᵀ)[own, proposed], and the same at the proposed points themselves
+        G = operator.block(own, proposed).float()
+        G.addmm_(F[:, :j], _at(F[:, :j], proposed, own, ranks).T, alpha=-1)
+        S = _at(G, proposed, own, ranks)
+        accepted = _decided(_accept(S.double().numpy(), d[proposed].numpy(), rng), ranks)
+        accepted = accepted[: rank - j]
         if not len(accepted):
             # d is too high by roundoff: with what G says, the next block has a pivot or d is 0.
-            d[proposed] = _above(G[proposed].diagonal().double(), smallest[proposed])
+            d[proposed] = _above(S.diagonal().double(), smallest[proposed])
             continue
         chosen = proposed[accepted]
-        G = G[:, accepted]
-        C = _factor(G[chosen].double())
-        new = torch.linalg.solve_triangular(C.float(), G.T, upper=False).T
+        C = _factor(S[accepted][:, accepted].double())
+        new = torch.linalg.solve_triangular(C.float(), G[:, accepted].T, upper=False).T
         F[:, j : j + len(chosen)] = new
-        d = _above(d - new.square().sum(1), smallest)
+        d = _above(d - ranks.gather(new.square().sum(1), n), smallest)
         d[chosen] = 0.0
         pivots.extend(chosen.tolist())
     return torch.tensor(pivots, dtype=torch.long)
+
+
+def _at(part: Tensor, index: Tensor, own: slice, ranks: Ranks) -> Tensor:
+    """Rows `index` of a matrix of which each rank has the rows `own`."""
+    mine = (own.start <= index) & (index < own.stop)
+    rows = part.new_zeros(len(index), part.shape[1])
+    rows[mine] = part[index[mine] - own.start]
+    return ranks.sum(rows)
+
+
+def _largest(d: Tensor, own: slice, ranks: Ranks) -> tuple[int, float]:
+    """Where the largest entry of d is, and what; the first, if several are as large."""
+    found = d.new_zeros(ranks.size, 2)
+    found[ranks.rank, 0] = -torch.inf
+    if len(d):
+        found[ranks.rank] = torch.tensor([d.max(), own.start + d.argmax()], dtype=d.dtype)
+    found = ranks.sum(found)
+    top = int(found[:, 0].argmax())
+    return int(found[top, 1]), float(found[top, 0])
+
+
+def _decided(index: NDArray[np.int64], ranks: Ranks) -> Tensor:
+    """What rank 0 chose, of at most BLOCK."""
+    padded = torch.full((BLOCK,), -1)
+    padded[: len(index)] = torch.from_numpy(index)
+    padded = ranks.agree(padded)
+    return padded[padded >= 0]
 
 
 def _above(d: Tensor, smallest: Tensor) -> Tensor:
@@ -87,12 +128,6 @@ def _propose(d: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int
     _, first = np.unique(draws, return_index=True)
     distinct: NDArray[np.int64] = draws[np.sort(first)]
     return distinct
-
-
-def _residual(operator: KernelOperator, columns: NDArray[np.int64], F: Tensor) -> Tensor:
-    """(K - F Fᵀ)[:, columns] in float32."""
-    K = operator.block(None, columns).float()
-    return K.addmm_(F, F[columns].T, alpha=-1)
 
 
 def _accept(

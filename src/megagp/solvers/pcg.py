@@ -12,6 +12,7 @@ Departures from the textbook, and why:
    since their last progress. Progress is a smaller residual or a smaller energy
    ½ xᵀAx - bᵀx: on ill-conditioned A the residual rises for long while x gets better.
 5. Step sizes are kept: they are the Lanczos coefficients from which the log-determinant comes.
+6. Of several ranks, all take rank 0's step sizes and residuals, so that none stops before another.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from megagp.distributed import ALONE, Ranks
 from megagp.solvers.result import Coefficients, SolveResult, Status, relative
 
 RECOMPUTE = 50
@@ -48,6 +50,7 @@ def pcg(
     x0: Tensor | None = None,
     verify: bool = True,
     callback: Callback | None = None,
+    ranks: Ranks = ALONE,
 ) -> SolveResult:
     """Solve A X = B, n x t, for symmetric positive definite A by products with it.
 
@@ -57,7 +60,7 @@ def pcg(
     it, a product or two less, and the residual is the recurrence's.
     Cost: one product with A and one with P⁻¹ per iteration.
     """
-    run = _Run(matmul, B, precondition, rtol, x0)
+    run = _Run(matmul, B, precondition, rtol, x0, ranks)
     run.drop_finished(min_iter == 0)
     for iteration in range(1, max_iter + 1):
         if not run.active.numel():
@@ -84,9 +87,10 @@ class _Run:
         precondition: Product | None,
         rtol: float | Tensor,
         x0: Tensor | None,
+        ranks: Ranks,
     ) -> None:
         t = B.shape[1]
-        self.matmul, self.B = matmul, B
+        self.matmul, self.B, self.ranks = matmul, B, ranks
         self.precondition = precondition or torch.clone
         self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
         self.X = torch.zeros_like(B) if x0 is None else x0.clone()
@@ -95,7 +99,7 @@ class _Run:
         if x0 is not None:
             self.R -= matmul(x0)
             self.products += t
-        self.residual = relative(self.R, B)
+        self.residual = self._relative(self.R, B)
         self.status = [Status.MAX_ITER] * t
         self.iterations = torch.zeros(t, dtype=torch.long)
         self.best, self.best_X = self.residual.clone(), self.X.clone()
@@ -107,7 +111,7 @@ class _Run:
         self.alpha: list[Tensor] = []
         self.beta: list[Tensor] = []
         Z = self.precondition(self.R)
-        self.rz = (self.R * Z).sum(0)
+        self.rz = ranks.agree((self.R * Z).sum(0))
         self.start = self.rz.clone()
         self.P = Z.clone()  # an identity may have returned R itself, which changes in place
         self.active = self._with(Status.MAX_ITER)
@@ -119,7 +123,7 @@ class _Run:
         P = self.P if every else self.P[:, a]
         Q = self.matmul(P)
         self.products += len(a)
-        pq = (P * Q).sum(0)
+        pq = self.ranks.agree((P * Q).sum(0))
         sound = (pq > 0) & (self.rz[a] > 0) & pq.isfinite() & self.rz[a].isfinite()
         alpha = torch.where(sound, self.rz[a] / pq, 0.0)
         if every:
@@ -131,7 +135,7 @@ class _Run:
             R = self.R[:, a] - alpha * Q
             self.R[:, a] = R
         Z = self.precondition(R)
-        rz = (R * Z).sum(0)
+        rz = self.ranks.agree((R * Z).sum(0))
         beta = torch.where(self.rz[a] != 0, rz / self.rz[a], 0.0)
         if every:
             self.P = torch.addcmul(Z, beta, P)
@@ -148,7 +152,7 @@ class _Run:
             row[a] = torch.where(sound & ~self.restarted[a], values, torch.nan)
             history.append(row)
         self.iterations[a] += sound.long()
-        self.residual[a] = relative(R, self.B[:, a])
+        self.residual[a] = self._relative(R, self.B[:, a])
         broken = a[~(sound & self.residual[a].isfinite())]
         for j in broken.tolist():
             self.status[j] = Status.BREAKDOWN
@@ -173,7 +177,7 @@ class _Run:
             return
         self.R[:, columns] = self.B[:, columns] - self.matmul(self.X[:, columns].contiguous())
         self.products += len(columns)
-        self.residual[columns] = relative(self.R[:, columns], self.B[:, columns])
+        self.residual[columns] = self._relative(self.R[:, columns], self.B[:, columns])
 
     def renew(self) -> None:
         """True residuals of the active columns, and whether their energies fell."""
@@ -189,7 +193,10 @@ class _Run:
 
     def _energy(self) -> Tensor:
         """½ xᵀAx - bᵀx = -½ xᵀ(b + r), column by column; r must be a true residual."""
-        return -0.5 * (self.X * (self.B + self.R)).sum(0)
+        return self.ranks.agree(-0.5 * (self.X * (self.B + self.R)).sum(0))
+
+    def _relative(self, R: Tensor, B: Tensor) -> Tensor:
+        return self.ranks.agree(relative(R, B))
 
     def _restart(self, columns: Tensor) -> None:
         """Steepest descent from the present residual of these columns."""
@@ -197,7 +204,7 @@ class _Run:
             return
         Z = self.precondition(self.R[:, columns])
         self.P[:, columns] = Z
-        self.rz[columns] = (self.R[:, columns] * Z).sum(0)
+        self.rz[columns] = self.ranks.agree((self.R[:, columns] * Z).sum(0))
         self.restarted[columns] = True
 
     def drop_finished(self, by_tolerance: bool) -> None:

@@ -38,12 +38,13 @@ def solve(
     B: n x t. rtol: one for all columns or one for each. max_iter: iterations in all, over the
     rounds of refinement.
     """
+    agree = covariance.ranks.agree
     wanted = torch.as_tensor(rtol, dtype=B.dtype).expand(B.shape[1])
     precise = covariance.precise()
     working = precise if covariance.operator.dtype == torch.float64 else covariance
     x = torch.zeros_like(B) if x0 is None else x0.clone()
     R = B.clone() if x0 is None else B - precise.matmul(x0)
-    residual = relative(R, B)
+    residual = agree(relative(R, B))
     iterations = torch.zeros(B.shape[1], dtype=torch.long)
     done = residual <= wanted
     status = [Status.CONVERGED if met else Status.MAX_ITER for met in done]
@@ -62,14 +63,15 @@ def solve(
             max_iter=max_iter - int(iterations.max()),
             verify=False,
             callback=callback,
+            ranks=covariance.ranks,
         )
         before = residual
         trial = x[:, todo] + step.x
         left = B[:, todo] - precise.matmul(trial)
         # A correction in too low a precision can make things worse: those are not taken.
-        fell = relative(left, B[:, todo]) < before[todo]
+        fell = agree(relative(left, B[:, todo])) < before[todo]
         x[:, todo[fell]], R[:, todo[fell]] = trial[:, fell], left[:, fell]
-        residual = relative(R, B)
+        residual = agree(relative(R, B))
         iterations[todo] += step.iterations
         products += step.products + len(todo)
         for j, s in zip(todo.tolist(), step.status, strict=True):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
+from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
@@ -44,6 +45,7 @@ class Solving:
     budget: int = 1 << 29
     engine: str = "auto"
     dtype: str = "float32"
+    ranks: Ranks = ALONE
 
 
 @dataclass
@@ -89,7 +91,9 @@ class Objective:
         self.Y, self.H, self.noise, self.noise_scale = Y, H, noise, noise_scale
         self.parameters, self.solving, self.seed = parameters, solving, seed
         self.callback = callback
-        self.operator = KernelOperator(X, kernel, engine=solving.engine, dtype=solving.dtype)
+        self.operator = KernelOperator(
+            X, kernel, engine=solving.engine, dtype=solving.dtype, ranks=solving.ranks
+        )
         self.preconditioner = AdaptivePreconditioner(
             rank=solving.rank, pivoting=solving.pivoting, budget=solving.budget, seed=seed
         )
@@ -121,12 +125,17 @@ class Objective:
                 found = self._evaluate(draw or 0, hold)
             except (ValueError, RuntimeError):
                 # No positive definite K̂ at this θ: the optimiser shortens its step.
-                return np.inf, np.full(len(theta), np.nan)
+                return self._agreed(np.inf, np.full(len(theta), np.nan))
             self._state = State(theta.copy(), draw or 0, found)
         size = self.Y.numel()
         assert self.last is not None
         gradient = self.parameters.gather(self.last.gradient)
-        return -self.last.value / size, -gradient / size
+        return self._agreed(-self.last.value / size, -gradient / size)
+
+    def _agreed(self, loss: float, gradient: Vector) -> tuple[float, Vector]:
+        """What rank 0 found, so that all take the same step."""
+        both = self.solving.ranks.agree(torch.from_numpy(np.append(gradient, loss))).numpy()
+        return float(both[-1]), both[:-1]
 
     def renewed(self) -> bool:
         """Evaluate again where the objective is, if other pivots would now serve better."""

@@ -1,0 +1,153 @@
+"""What ranks run in the tests; also run by one process, whose results are the expected ones."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from megagp import GPRegressor, KernelOperator, distributed
+from megagp.covariance import Covariance
+from megagp.kernels import Matern32
+from megagp.likelihood import stochastic
+from megagp.preconditioners import PivotedCholesky, greedy_pivots, random_pivots
+from megagp.solvers import ConvergenceWarning, solve
+
+
+def data(n: int, d: int = 3) -> tuple[Any, Any]:
+    rng = np.random.default_rng(n)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def kernel(d: int = 3) -> Matern32:
+    return Matern32(np.linspace(0.8, 1.6, d), 1.3)
+
+
+def products() -> dict[str, Any]:
+    """Products and gradients, of all kinds and odd sizes, and what they cost in bytes."""
+    ranks = distributed.current()
+    found: dict[str, Any] = {}
+    for n, engine, dtype in [
+        (2049, "native", "float32"),
+        (700, "tiles", "float64"),
+        (1, "native", "float64"),
+        (2, "tiles", "float32"),
+        (4, "native", "float32"),
+    ]:
+        X, y = data(n)
+        V = torch.from_numpy(np.stack([y, np.cos(y)], axis=1))
+        operator = KernelOperator(X, kernel(), engine=engine, dtype=dtype, ranks=ranks)
+        before = traffic(ranks)
+        found[f"product {n}"] = operator.matmul(V).numpy()
+        found[f"bytes {n}"] = traffic(ranks) - before
+        g = operator.gradient(V, V.flip(1), inputs=True)
+        found |= {f"gradient {n} {name}": g[name].numpy() for name in g}
+        Z, _ = data(5)
+        cross = KernelOperator(X, kernel(), Z, engine=engine, dtype=dtype, ranks=ranks)
+        found[f"cross {n}"] = cross.matmul(Z).numpy()
+    X, y = data(300)
+    k = kernel().requires_grad_()
+    V = torch.from_numpy(y).requires_grad_()
+    KernelOperator(X, k, dtype="float64", ranks=ranks).matmul(V).square().sum().backward()
+    found["autograd"] = np.concatenate([T.grad.reshape(-1) for T in (V, *k.parameters())])
+    return found
+
+
+def traffic(ranks: distributed.Ranks) -> int:
+    return sum(getattr(ranks, "traffic", {}).values())
+
+
+def solves(weights: tuple[float, ...] | None) -> dict[str, Any]:
+    """Pivots, preconditioner, likelihood and solve; with shares of unequal size, if asked."""
+    ranks = distributed.current()
+    if weights is not None and ranks.size > 1:
+        ranks.weights = weights[: ranks.size]
+    found: dict[str, Any] = {}
+    for n, rank in [(900, 40), (3, 2)]:
+        X, y = data(n)
+        Y = torch.from_numpy(y)[:, None]
+        operator = KernelOperator(X, kernel(), dtype="float64", ranks=ranks)
+        covariance = Covariance(operator, torch.full((n,), 0.02, dtype=torch.float64))
+        found[f"greedy {n}"] = greedy_pivots(operator, rank).numpy()
+        pivots = random_pivots(operator, rank, np.random.default_rng(0))
+        found[f"random {n}"] = pivots.numpy()
+        P = PivotedCholesky(covariance, pivots)
+        found[f"rows {n}"] = len(P.L)
+        found[f"P inverse {n}"] = P.solve(Y).numpy()
+        found[f"log P {n}"] = P.logdet()
+        found[f"samples {n}"] = P.sample(2, torch.Generator().manual_seed(1)).numpy()
+        before = traffic(ranks)
+        P.solve(Y)
+        found[f"bytes {n}"] = traffic(ranks) - before
+        H = torch.ones(n, 1, dtype=torch.float64)
+        e = stochastic(
+            covariance, Y, H, P, torch.Generator().manual_seed(0), rtol=1e-6, probe_rtol=1e-6
+        )
+        found[f"likelihood {n}"] = e.value
+        found |= {f"d {name} {n}": g.numpy() for name, g in e.gradient.items()}
+        found[f"iterations {n}"] = e.solve.iterations.numpy()
+        found[f"solve {n}"] = solve(covariance, Y, P.solve, rtol=1e-8).x.numpy()
+    return found
+
+
+def fits() -> dict[str, Any]:
+    """From data to predictions, for more and for fewer points than ranks."""
+    found: dict[str, Any] = {}
+    for n, m in [(1600, 7), (40, 3), (3, 1)]:
+        X, y = data(n)
+        model = GPRegressor(
+            training="adam", steps=2, rank=80, probes=4, neighbours=8, random_state=0
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(X, y)
+        mean, std = model.predict(X[:m] + 0.1, return_std=True)
+        found |= {f"mean {n}": mean, f"std {n}": std}
+        found[f"likelihood {n}"] = model.log_marginal_likelihood_
+        found[f"noise {n}"] = model.noise_variance_
+        found[f"lengthscale {n}"] = model.kernel_.lengthscale.detach().numpy()
+        found[f"iterations {n}"] = [p["iterations"] for p in model.diagnostics_["phases"]]
+    return found
+
+
+def unseeded_fit() -> float:
+    X, y = data(1600)
+    model = GPRegressor(training="none", rank=20, probes=2, random_state=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X, y).log_marginal_likelihood_
+
+
+def different_data() -> str:
+    X, y = data(20)
+    try:
+        GPRegressor().fit(X, y + distributed.current().rank)
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def broadcasts() -> dict[str, Any]:
+    ranks = distributed.current()
+    X, y = data(6) if ranks.first else (None, None)
+    X, y = distributed.broadcast(ranks, X, y)
+    messages = []
+    try:
+        ranks.from_first(_fails)
+    except ValueError as error:
+        messages.append(str(error))
+    return {"X": X, "y": y, "messages": messages}
+
+
+def _fails() -> Any:
+    raise ValueError("no such table")
+
+
+def alone_within_ranks() -> float:
+    """Each rank for itself: other data on each, and no hang."""
+    rank = distributed.current().rank
+    X, y = data(20 + rank)
+    return float(GPRegressor(distributed=False, random_state=0).fit(X, y).predict(X[:1])[0])

@@ -3,14 +3,18 @@
 base      the contract: an Engine prepares points and a kernel; what it prepared has the verbs
 tiles     plain torch: any device, any kernel; the reference
 native    fused SIMD on CPU cores
+triton    fused on CUDA devices
 cached    K kept in memory, where a budget allows it
 ordering  neighbours in space as neighbours in memory
+choice    which of them runs a case, and why
 """
 
 from megagp.engines.base import WHOLE, Engine, Gradient, Prepared, Share, Statistics, Support
 from megagp.engines.cached import Cached
+from megagp.engines.choice import choose
 from megagp.engines.native import NativeEngine, instruction_sets
 from megagp.engines.tiles import TilesEngine
+from megagp.engines.triton import TritonEngine
 
 __all__ = [
     "WHOLE",
@@ -23,5 +27,7 @@ __all__ = [
     "Statistics",
     "Support",
     "TilesEngine",
+    "TritonEngine",
+    "choose",
     "instruction_sets",
 ]

@@ -13,11 +13,10 @@ from megagp.engines import (
     Cached,
     Engine,
     Gradient,
-    NativeEngine,
     Prepared,
     Share,
     Statistics,
-    TilesEngine,
+    choose,
 )
 from megagp.inputs import (
     Index,
@@ -51,7 +50,7 @@ class KernelOperator:
     """K = k(X, Z), n x m, by its products.
 
     X: n x d points; Z: m x d points, or None for the symmetric K = k(X, X).
-    engine: "auto", "native", "tiles", or an Engine.
+    engine: "auto", "native", "triton", "tiles", or an Engine.
     dtype: precision in which entries are evaluated; sums and results are float64.
     cull_tolerance: bound on the spectral norm of what may be left out of K, 0 for nothing;
         by default 1e-6 (float32) or 1e-13 (float64) of the largest entry. See `statistics`.
@@ -188,28 +187,8 @@ class KernelOperator:
 
     def _choose(self, engine: str | Engine) -> tuple[Engine, EngineChoice]:
         """The engine to use; a named one that can't run the case is an error."""
-        if isinstance(engine, str) and engine == "auto":
-            native = NativeEngine()
-            support = native.supports(self.kernel, self.X, self.Z, self.dtype)
-            if support.ok:
-                return native, EngineChoice("native", f"auto: {support.reason}")
-            return TilesEngine(), EngineChoice("tiles", f"auto: {support.reason}")
-        named: dict[str, type[Engine]] = {"native": NativeEngine, "tiles": TilesEngine}
-        if isinstance(engine, str) and engine in named:
-            chosen: Engine = named[engine]()
-        elif isinstance(engine, Engine):
-            chosen = engine
-        else:
-            raise ValueError(
-                f"engine: expected 'auto', 'native', 'tiles' or an Engine, got {engine!r}"
-            )
-        support = chosen.supports(self.kernel, self.X, self.Z, self.dtype)
-        if not support.ok:
-            raise ValueError(
-                f"engine: {chosen.name} can't run this: {support.reason}; "
-                "use engine='auto' or 'tiles'"
-            )
-        return chosen, EngineChoice(chosen.name, f"asked for: {support.reason}")
+        chosen, reason = choose(engine, self.kernel, self.X, self.Z, self.dtype)
+        return chosen, EngineChoice(chosen.name, reason)
 
     def _prepare(self) -> Prepared:
         """What the engine prepared for the present hyperparameters, made anew when they change."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from megagp.covariance import Covariance
 from megagp.lanczos import log_quadratic_forms
 from megagp.preconditioners import PivotedCholesky
-from megagp.solvers import Callback, Cholesky, SolveResult, pcg
+from megagp.solvers import Callback, Cholesky, Saver, SolveResult, pcg
 
 # Directions in which the columns of H are dependent get the coefficient 0.
 DEPENDENT = 1e-10
@@ -75,6 +75,7 @@ def stochastic(
     min_iter: int = 0,
     start: Tensor | None = None,
     callback: Callback | None = None,
+    saver: Saver | None = None,
 ) -> Evaluation:
     """Value and gradient by PCG on [Y, H, Z] with probes z ~ N(0, P).
 
@@ -105,6 +106,7 @@ def stochastic(
         verify=False,
         callback=callback,
         ranks=covariance.ranks,
+        saver=saver,
     )
     VY, VH, VZ = result.x[:, :p], result.x[:, p : p + q], result.x[:, p + q :]
     trend = generalised_least_squares(H, Y, VH, VY)

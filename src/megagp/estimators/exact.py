@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import time
 import warnings
 from collections.abc import Mapping
@@ -15,13 +16,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
+from megagp.checkpoint import Checkpoint, digest
 from megagp.distributed import ALONE, Ranks, check_same, current, spread
+from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.kernels import Hyperparameter, Kernel, Matern32
 from megagp.mean import MEANS, basis
 from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
 from megagp.progress import Progress
 from megagp.solvers import ConvergenceWarning, SolveResult
+from megagp.storage import PathLike, kernel_to_json
 from megagp.training import METHODS, Objective, Phase, Recipe, Solving, train
 
 # Probes may be solved this much less precisely than y.
@@ -73,6 +76,9 @@ class GPRegressor(Regressor):
     distributed : bool
         Under torchrun, or where a script has set up torch.distributed, share the work with the
         other ranks: all must then call `fit` and `predict`, with the same data.
+    checkpoint : str, Path or None
+        Folder that takes this fit up again where it was when it ended too early: call `fit`
+        again with the same data and settings, on any number of ranks.
     random_state : int, RandomState or None
         Subset, probes and pivots. Same number, same data, same machine: same result.
     verbose : int
@@ -133,6 +139,7 @@ class GPRegressor(Regressor):
         engine: str = "auto",
         dtype: str = "float32",
         distributed: bool = True,
+        checkpoint: PathLike | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -157,6 +164,7 @@ class GPRegressor(Regressor):
         self.engine = engine
         self.dtype = dtype
         self.distributed = distributed
+        self.checkpoint = checkpoint
         self.random_state = random_state
         self.verbose = verbose
 
@@ -270,6 +278,12 @@ class GPRegressor(Regressor):
         H = basis(X, self.mean)
         recipe = self._recipe(n)
         seed = self._seed(ranks)
+        checkpoint = None
+        if self.checkpoint is not None:
+            facts = self._facts(kernel, X=X, y=Y, noise_scale=scale)
+            seeded = isinstance(self.random_state, numbers.Integral)
+            checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
+            seed = checkpoint.seed
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         progress.start([*plan, ("precompute", 1, 0.5 * n * n)])
         trained = train(
@@ -284,6 +298,7 @@ class GPRegressor(Regressor):
             noise_floor=self.noise_floor,
             seed=seed,
             progress=progress,
+            checkpoint=checkpoint,
         )
         progress.phase("precompute")
         begin = time.perf_counter()
@@ -307,6 +322,13 @@ class GPRegressor(Regressor):
         self.diagnostics_ = _diagnostics(trained.phases, trained.objective, result, seconds)
         if ranks.first:
             self._warn(trained.phases, result)
+
+    def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
+        """All that a fit depends on but its seed, as plain JSON."""
+        plain = [name for name in self.saved_settings if name not in ("variance", "neighbours")]
+        settings = {name: getattr(self, name) for name in plain}
+        data = {name: digest(T) for name, T in tensors.items()}
+        return {**settings, **data, "kernel": kernel_to_json(kernel)}
 
     def _warn(self, phases: list[Phase], result: SolveResult) -> None:
         """One warning for all that did not converge."""

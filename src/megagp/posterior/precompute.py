@@ -30,7 +30,14 @@ def precompute(
         P = objective.preconditioner.make(covariance, B.shape[1])
         start = None if objective.last is None else objective.last.solutions
         result = solve(
-            covariance, B, P.solve, rtol=rtol, max_iter=max_iter, x0=start, callback=callback
+            covariance,
+            B,
+            P.solve,
+            rtol=rtol,
+            max_iter=max_iter,
+            x0=start,
+            callback=callback,
+            saver=objective.saver("weights"),
         )
         pivots = P.pivots
     VY, VH = result.x[:, : Y.shape[1]], result.x[:, Y.shape[1] :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,6 +73,26 @@ class AdaptivePreconditioner:
     def learn(self, preconditioner: PivotedCholesky, iterations: float) -> None:
         """Take note of what a solve with this preconditioner needed."""
         self.seen = preconditioner.rank, max(1.0, iterations)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `restore` needs to go on from here: plain JSON, and the pivots."""
+        assert self._pivots is not None
+        assert self._drawn_at is not None
+        plain = {
+            "seen": None if self.seen is None else list(self.seen),
+            "asked": self._asked,
+            "n": self._n,
+            "drawn_at": self._drawn_at.tolist(),
+        }
+        return plain, {"pivots": self._pivots}
+
+    def restore(self, plain: dict[str, Any], pivots: Tensor | None) -> None:
+        """Be as when `state` was called; without pivots, until that is called for another state."""
+        seen = plain["seen"]
+        self.seen = None if seen is None else (seen[0], seen[1])
+        self._asked, self._n = plain["asked"], plain["n"]
+        self._drawn_at = torch.tensor(plain["drawn_at"], dtype=torch.float64)
+        self._pivots = torch.zeros(0, dtype=torch.long) if pivots is None else pivots
 
     def _choose(self, n: int, d: int, columns: int) -> int:
         if self.rank is not None:

@@ -1,7 +1,7 @@
 """How K̂ x = b is solved; every solve returns its evidence."""
 
 from megagp.solvers.cholesky import Cholesky
-from megagp.solvers.pcg import Callback, Product, pcg
+from megagp.solvers.pcg import Callback, Product, Saver, pcg
 from megagp.solvers.refinement import solve
 from megagp.solvers.result import Coefficients, ConvergenceWarning, SolveResult, Status
 
@@ -11,6 +11,7 @@ __all__ = [
     "Coefficients",
     "ConvergenceWarning",
     "Product",
+    "Saver",
     "SolveResult",
     "Status",
     "pcg",

@@ -18,7 +18,7 @@ Departures from the textbook, and why:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,9 +34,27 @@ SLACK = 1.05
 DRIFT = 2.0
 # A fall of the energy by this share of all it has fallen is progress.
 PROGRESS = 1e-3
+# What a solve consists of, beside its status and coefficients.
+CHANGING = (
+    *("X", "R", "P", "residual", "iterations", "best", "best_X", "since_best"),
+    *("first_energy", "best_energy", "restarted", "rz", "start"),
+)
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 Callback: TypeAlias = Callable[[int, float], None]  # iteration, largest relative residual
+
+
+class Saver(Protocol):
+    """Keeps the state of a solve, so that it can be taken up again."""
+
+    def load(self) -> dict[str, Tensor] | None:
+        """What was kept of this solve."""
+
+    def offer(self, state: Callable[[], dict[str, Tensor]]) -> None:
+        """Called at every iteration; `state` makes what may be kept."""
+
+    def keep(self, state: dict[str, Tensor]) -> None:
+        """Called at the end of a solve that is worth keeping."""
 
 
 def pcg(
@@ -51,6 +69,7 @@ def pcg(
     verify: bool = True,
     callback: Callback | None = None,
     ranks: Ranks = ALONE,
+    saver: Saver | None = None,
 ) -> SolveResult:
     """Solve A X = B, n x t, for symmetric positive definite A by products with it.
 
@@ -58,11 +77,15 @@ def pcg(
     min_iter: iterations before a column may be dropped, for tolerances that zero would meet.
     precondition: P⁻¹, applied to n x t. verify: recompute residuals before the end; without
     it, a product or two less, and the residual is the recurrence's.
+    saver: goes on from the iteration that it has kept, if any.
     Cost: one product with A and one with P⁻¹ per iteration.
     """
-    run = _Run(matmul, B, precondition, rtol, x0, ranks)
+    kept = None if saver is None else saver.load()
+    run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, ranks)
+    if kept is not None:
+        run.restore(kept)
     run.drop_finished(min_iter == 0)
-    for iteration in range(1, max_iter + 1):
+    for iteration in range(len(run.alpha) + 1, max_iter + 1):
         if not run.active.numel():
             break
         run.step()
@@ -71,6 +94,8 @@ def pcg(
         if iteration % RECOMPUTE == 0:
             run.renew()
         run.drop_finished(iteration >= min_iter)
+        if saver is not None:
+            saver.offer(run.state)
         if verify and not run.active.numel():
             run.verify()
     run.close(verify)
@@ -244,6 +269,28 @@ class _Run:
         if len(unfinished):  # max_iter came before the end, where claims are checked
             self.verify()
         self.recompute(torch.cat([stuck, unfinished]))
+
+    def state(self) -> dict[str, Tensor]:
+        """All that changes from one iteration to the next, in finite numbers."""
+        found: dict[str, Tensor] = {name: getattr(self, name) for name in CHANGING}
+        found["status"] = torch.tensor([list(Status).index(s) for s in self.status])
+        found["products"] = torch.tensor(self.products)
+        for name, rows in (("alpha", self.alpha), ("beta", self.beta)):
+            history = torch.stack(rows)
+            found[name] = history.nan_to_num(0.0)
+            found[f"{name}_known"] = ~history.isnan()
+        found["refuted"] = self.refuted.clamp(max=torch.finfo(self.B.dtype).max)
+        return found
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Be at the iteration at which `state` was called."""
+        for name in (*CHANGING, "refuted"):
+            setattr(self, name, state[name])
+        self.status = [list(Status)[i] for i in state["status"].tolist()]
+        self.products = int(state["products"])
+        self.alpha = list(torch.where(state["alpha_known"], state["alpha"], torch.nan))
+        self.beta = list(torch.where(state["beta_known"], state["beta"], torch.nan))
+        self.active = self._with(Status.MAX_ITER)
 
     def _with(self, status: Status) -> Tensor:
         return torch.tensor([j for j, s in enumerate(self.status) if s is status], dtype=torch.long)

@@ -7,11 +7,13 @@ correction (iterative refinement), and when float32 no longer gains, go on in fl
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
-from megagp.solvers.pcg import Callback, Product, pcg
+from megagp.solvers.pcg import Callback, Product, Saver, pcg
 from megagp.solvers.result import SolveResult, Status, relative
 
 ROUNDS = 6
@@ -32,12 +34,15 @@ def solve(
     max_iter: int = 1000,
     x0: Tensor | None = None,
     callback: Callback | None = None,
+    saver: Saver | None = None,
 ) -> SolveResult:
     """K̂ x = B with ‖B - K̂x‖ <= rtol ‖B‖ for each column, the residual evaluated in float64.
 
     B: n x t. rtol: one for all columns or one for each. max_iter: iterations in all, over the
-    rounds of refinement.
+    rounds of refinement. saver: starts from the x that it has kept, if any.
     """
+    kept = None if saver is None else saver.load()
+    x0 = x0 if kept is None else kept["x"]
     agree = covariance.ranks.agree
     wanted = torch.as_tensor(rtol, dtype=B.dtype).expand(B.shape[1])
     precise = covariance.precise()
@@ -64,6 +69,7 @@ def solve(
             verify=False,
             callback=callback,
             ranks=covariance.ranks,
+            saver=None if saver is None else _Correction(saver, x, todo),
         )
         before = residual
         trial = x[:, todo] + step.x
@@ -86,7 +92,30 @@ def solve(
         if working is precise:
             break
         working = precise
+    if saver is not None:
+        saver.keep({"x": x})
     name = str(used.operator.dtype).removeprefix("torch.")
     if used is not precise and rounds > 1:
         name += ", refined"
     return SolveResult(x, tuple(status), iterations, residual, name, products)
+
+
+class _Correction:
+    """A saver for the correction of some columns of x, that keeps what x would be with it."""
+
+    def __init__(self, saver: Saver, x: Tensor, columns: Tensor) -> None:
+        self._saver, self._x, self._columns = saver, x, columns
+
+    def load(self) -> None:
+        """A correction always starts at zero: x has what was kept."""
+
+    def offer(self, state: Callable[[], dict[str, Tensor]]) -> None:
+        def corrected() -> dict[str, Tensor]:
+            x = self._x.clone()
+            x[:, self._columns] += state()["X"]
+            return {"x": x}
+
+        self._saver.offer(corrected)
+
+    def keep(self, state: dict[str, Tensor]) -> None:
+        """The whole solve is kept at its end, not its parts."""

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megagp.checkpoint import Checkpoint
 from megagp.covariance import Covariance
 from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
 from megagp.preconditioners import AdaptivePreconditioner
-from megagp.solvers import Callback
+from megagp.solvers import Callback, Saver
+from megagp.training.journal import pack, unpack
 from megagp.training.parameters import Parameters, Vector
 
 # Up to this n the dense way is taken; `make bench-solvers` prints where it is the quicker one.
@@ -87,10 +89,11 @@ class Objective:
         solving: Solving,
         seed: int,
         callback: Callback | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.Y, self.H, self.noise, self.noise_scale = Y, H, noise, noise_scale
         self.parameters, self.solving, self.seed = parameters, solving, seed
-        self.callback = callback
+        self.callback, self.checkpoint = callback, checkpoint
         self.operator = KernelOperator(
             X, kernel, engine=solving.engine, dtype=solving.dtype, ranks=solving.ranks
         )
@@ -99,6 +102,7 @@ class Objective:
         )
         self.tally = Tally()
         self._state: State | None = None
+        self._rank = 0
 
     @property
     def noise_level(self) -> float:
@@ -173,6 +177,22 @@ class Objective:
             found = dense(covariance, self.Y, self.H)
             self.tally.kernel_evaluations += n * n
             return found
+        found = self._recalled() or self._solved(covariance, draw, hold)
+        steps, rank = int(found.solve.iterations.max()), self._rank
+        self.tally.iterations += steps
+        self.tally.kernel_evaluations += float(n) * n / 2 * (steps + 1) + 2.0 * n * rank
+        self.tally.unconverged += not found.solve.converged
+        self.tally.ranks.append(rank)
+        return found
+
+    def saver(self, what: str) -> Saver | None:
+        """Where a solve at the present hyperparameters keeps its state."""
+        if self.checkpoint is None:
+            return None
+        return self.checkpoint.solving(what, self.parameters.get())
+
+    def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
+        """An evaluation by solves, noted in the checkpoint."""
         P = self.preconditioner.make(covariance, self._columns, hold)
         found = stochastic(
             covariance,
@@ -187,11 +207,28 @@ class Objective:
             min_iter=self.solving.min_iter,
             start=None if self.last is None else self.last.solutions,
             callback=self.callback,
+            saver=self.saver(f"probes {draw}"),
         )
-        steps = int(found.solve.iterations.max())
         self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
-        self.tally.iterations += steps
-        self.tally.kernel_evaluations += float(n) * n / 2 * (steps + 1) + 2.0 * n * P.rank
-        self.tally.unconverged += not found.solve.converged
-        self.tally.ranks.append(P.rank)
+        self._rank = P.rank
+        if self.checkpoint is not None:
+            entry, state = pack(found)
+            pivoting, pivots = self.preconditioner.state()
+            facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
+            n = len(self.Y)
+            self.checkpoint.record(
+                {**entry, **facts, "n": n, "preconditioner": pivoting}, {**state, **pivots}
+            )
         return found
+
+    def _recalled(self) -> Evaluation | None:
+        """The evaluation that a checkpoint has of an earlier run, if it has one left."""
+        recalled = (
+            None if self.checkpoint is None else self.checkpoint.recall(self.parameters.get())
+        )
+        if recalled is None:
+            return None
+        entry, state = recalled
+        self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
+        self._rank = entry["rank"]
+        return unpack(entry, state, self.Y, self.H)

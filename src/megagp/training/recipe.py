@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from megagp.checkpoint import Checkpoint
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.progress import Progress
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
@@ -95,6 +96,7 @@ def train(
     noise_floor: float,
     seed: int,
     progress: Progress,
+    checkpoint: Checkpoint | None = None,
 ) -> Trained:
     """Move the free hyperparameters of `kernel` and `noise` to where Y is likely."""
     parameters = Parameters(kernel, noise, noise_floor)
@@ -114,6 +116,7 @@ def train(
             solving,
             seed,
             progress.iteration,
+            checkpoint,
         )
 
     phases = recipe.phases(n) if len(parameters.own) else []

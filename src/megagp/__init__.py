@@ -7,8 +7,20 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from megagp import datasets, engines, kernels
-from megagp.estimators import GPRegressor
+from megagp.compare import Comparison, compare
+from megagp.estimators import GPRegressor, SGPRegressor, SVGPRegressor
 from megagp.loading import load
 from megagp.operator import KernelOperator
 
-__all__ = ["GPRegressor", "KernelOperator", "datasets", "engines", "kernels", "load"]
+__all__ = [
+    "Comparison",
+    "GPRegressor",
+    "KernelOperator",
+    "SGPRegressor",
+    "SVGPRegressor",
+    "compare",
+    "datasets",
+    "engines",
+    "kernels",
+    "load",
+]

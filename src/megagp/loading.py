@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from megagp.estimators import GPRegressor, Regressor
+from megagp.estimators import GPRegressor, Regressor, SGPRegressor, SVGPRegressor
 from megagp.kernels import Kernel
 from megagp.storage import PathLike, StorageError, read, require
 
-MODELS: dict[str, type[Regressor]] = {kind.__name__: kind for kind in (GPRegressor,)}
+MODELS: dict[str, type[Regressor]] = {
+    kind.__name__: kind for kind in (GPRegressor, SGPRegressor, SVGPRegressor)
+}
 
 
 def load(path: PathLike, kernels: Mapping[str, type[Kernel]] | None = None) -> Regressor:

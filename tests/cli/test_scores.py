@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from megagp.cli.scores import coverage, score
+from megagp.scores import coverage, score
 
 
 def test_scores():

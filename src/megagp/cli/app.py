@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from megagp.cli.compare import compare
 from megagp.cli.demo import demo
 from megagp.cli.fit import fit
 from megagp.cli.info import info
@@ -44,7 +45,7 @@ def megagp(
     """
 
 
-for command in (fit, predict, info, demo):
+for command in (fit, predict, info, compare, demo):
     app.command()(one_line_errors(command))
 
 

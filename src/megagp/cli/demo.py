@@ -12,8 +12,8 @@ import typer
 import megagp
 from megagp.cli.plot import draw
 from megagp.cli.reporting import note
-from megagp.cli.scores import score
 from megagp.datasets import robot_arm
+from megagp.scores import score
 
 TEST_POINTS = 5_000
 NOISE_STD = 0.05

@@ -15,7 +15,7 @@ import typer
 import megagp
 from megagp.cli import tables
 from megagp.cli.reporting import note
-from megagp.cli.scores import score
+from megagp.scores import score
 
 
 class KernelName(str, Enum):
@@ -26,11 +26,18 @@ class KernelName(str, Enum):
     rq = "rq"
 
 
+class MethodName(str, Enum):
+    exact = "exact"
+    sgpr = "sgpr"
+    svgp = "svgp"
+
+
 class MeanName(str, Enum):
     constant = "constant"
     linear = "linear"
 
 
+REGRESSORS = {"exact": "GPRegressor", "sgpr": "SGPRegressor", "svgp": "SVGPRegressor"}
 CLASSES = {"matern12": "Matern12", "matern52": "Matern52", "rbf": "RBF", "rq": "RationalQuadratic"}
 
 
@@ -38,6 +45,12 @@ def fit(
     data: Annotated[Path, typer.Argument(help="Training table: .csv, .csv.gz, .parquet, .npz.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
     target: Annotated[str, typer.Option(help="Column to predict; all others are features.")] = "y",
+    method: Annotated[
+        MethodName, typer.Option(help="Exact, or an approximation with inducing points.")
+    ] = MethodName.exact,
+    inducing_points: Annotated[
+        int | None, typer.Option(min=1, help="How many, for sgpr and svgp.")
+    ] = None,
     ard: Annotated[bool, typer.Option(help="One lengthscale per feature, or one for all.")] = True,
     kernel: Annotated[KernelName, typer.Option(help="Kernel.")] = KernelName.matern32,
     mean: Annotated[MeanName, typer.Option(help="Prior mean.")] = MeanName.constant,
@@ -54,15 +67,18 @@ def fit(
     megagp fit houses.csv --target price -o houses.mgp
 
     megagp fit houses.parquet --target price --test-fraction 0.1 --mean linear -o houses.mgp
+
+    megagp fit houses.csv --target price --method sgpr --inducing-points 1000 -o houses.mgp
     """
     say = (lambda message: None) if quiet else note
     if output.is_dir() or not output.parent.is_dir():
         raise ValueError(f"{output}: expected a file name in a folder that exists; create it first")
-    X, y, features = _read(data, target)
+    X, y, features = read_table(data, target)
     say(f"read {len(X)} rows, {len(features)} features")
     train, test = _hold_out(len(X), test_fraction, random_state)
     start = time.perf_counter()
-    model = megagp.GPRegressor(
+    model = getattr(megagp, REGRESSORS[method.value])(
+        **_inducing(method, inducing_points),
         kernel=_kernel(kernel.value, len(features) if ard else None),
         ard=ard,
         mean=mean.value,
@@ -77,7 +93,19 @@ def fit(
         typer.echo(f"{len(test)} rows held out: {scores}")
 
 
-def _read(data: Path, target: str) -> tuple[tables.Array, tables.Array, list[str]]:
+def _inducing(method: MethodName, count: int | None) -> dict[str, int]:
+    if count is None:
+        return {}
+    if method is MethodName.exact:
+        raise ValueError(
+            f"--inducing-points: expected with --method sgpr or svgp, got {count} with exact; "
+            "leave it out"
+        )
+    return {"inducing_points": count}
+
+
+def read_table(data: Path, target: str) -> tuple[tables.Array, tables.Array, list[str]]:
+    """Features, target, and the features' names."""
     names = tables.column_names(data)
     if target not in names:
         raise tables.TableError(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from megagp.cli.scores import Array, coverage
+from megagp.scores import Array, coverage
 
 SHOWN = 200  # points with error bars; more would hide one another
 

@@ -27,12 +27,13 @@ class Scores(NamedTuple):
 
 
 def score(y: Array, mean: Array, std: Array) -> Scores:
+    """Over all entries of y; mean and std have its shape."""
     z = (y - mean) / std
     nll = np.mean(0.5 * z**2 + np.log(std)) + 0.5 * math.log(2 * math.pi)
     return Scores(
         float(np.sqrt(np.mean((y - mean) ** 2))),
         float(nll),
-        float(coverage(z, np.array([0.95]))[0]),
+        float(coverage(z.reshape(-1), np.array([0.95]))[0]),
     )
 
 

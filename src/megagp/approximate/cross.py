@@ -1,0 +1,315 @@
+"""K(X, Z) for a few thousand rows of X at a time, and the derivative of Σ G * K(X, Z).
+
+The gradient verb of an engine takes weights of low rank, U Wᵀ. Here the weight G is dense, and of
+rank m; what is cheap is m d operations for each row, against the m² of the bounds that ask for it.
+Everything is float64, in which squared distances may be taken in product form.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from megagp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Stationary, Sum
+
+Formula: TypeAlias = Callable[[Tensor, Tensor | None], None]
+# From the tile of K to the weights G, both n' x m.
+Weight: TypeAlias = Callable[[Tensor], Tensor]
+
+# Rows of a tile: enough for products with m x m matrices to run at full speed. Fewer, if the tile
+# would take more than so many bytes.
+ROWS, TILE = 2048, 1 << 25
+# Bytes of the strips in which entries are evaluated: they stay in cache between operations.
+STRIP = 1 << 19
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """Of Σ G * K: by the value of every hyperparameter that is not frozen, and by Z, m x d."""
+
+    hyperparameters: dict[str, Tensor]
+    Z: Tensor
+
+    def __add__(self, other: Derivative) -> Derivative:
+        names = {n: g + other.hyperparameters.get(n, 0.0) for n, g in self.hyperparameters.items()}
+        return Derivative(names, self.Z + other.Z)
+
+
+class CrossCovariance:
+    """K(X, Z) for fixed inducing points Z (m x d) and hyperparameters, tile by tile."""
+
+    def __init__(self, kernel: Kernel, Z: Tensor) -> None:
+        self.kernel, self.Z = kernel, Z
+        self._terms = [
+            _Radial(prefix, part, Z)
+            if type(part) in FORMULAS and isinstance(part, Stationary)
+            else _Differentiated(prefix, part, Z)
+            for prefix, part in _summands(kernel)
+        ]
+
+    def tiles(self, n: int) -> Iterator[slice]:
+        """Runs of rows that make up n, each worth a tile."""
+        rows = max(1, min(ROWS, TILE // (8 * len(self.Z))))
+        for start in range(0, n, rows):
+            yield slice(start, min(start + rows, n))
+
+    @torch.no_grad()
+    def block(self, X: Tensor) -> Tensor:
+        """K(X, Z), n x m."""
+        K = self._terms[0].evaluate(X)
+        for term in self._terms[1:]:
+            K += term.evaluate(X)
+        return K
+
+    @torch.no_grad()
+    def square(self) -> Tensor:
+        """K(Z, Z), with a diagonal that no distance was rounded for."""
+        K = self.block(self.Z)
+        K = 0.5 * (K + K.T)
+        K.diagonal().copy_(self.kernel.diagonal(self.Z).detach())
+        return K
+
+    def derivative(self, X: Tensor, weight: Weight) -> Derivative:
+        """Of Σ G * K(X, Z) with G = weight(K), held fixed; X is taken in tiles.
+
+        `weight` is called once for each tile, in the order of `tiles`.
+        """
+        with torch.no_grad():
+            for rows in self.tiles(len(X)):
+                K = self._terms[0].forward(X[rows])
+                for term in self._terms[1:]:
+                    K = K + term.forward(X[rows])
+                G = weight(K)
+                for term in self._terms:
+                    term.backward(G)
+            return self._collected()
+
+    def square_derivative(self, D: Tensor) -> Derivative:
+        """Of Σ D * K(Z, Z) for symmetric D, with Z on both sides."""
+        at = iter([D[rows] for rows in self.tiles(len(D))])
+        one_side = self.derivative(self.Z, lambda K: next(at))
+        return Derivative(one_side.hyperparameters, 2 * one_side.Z)
+
+    def diagonal_derivative(self, X: Tensor, x_weight: float, z_weight: float) -> Derivative:
+        """Of x_weight Σ k(x, x) + z_weight Σ k(z, z)."""
+        values = _free_values(self.kernel)
+        Z = self.Z.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            kernel = self.kernel.bind(values)
+            total = x_weight * kernel.diagonal(X).sum() + z_weight * kernel.diagonal(Z).sum()
+        if not total.requires_grad:
+            return Derivative({}, torch.zeros_like(Z))
+        found = torch.autograd.grad(
+            total, [*values.values(), Z], allow_unused=True, materialize_grads=True
+        )
+        return Derivative(dict(zip(values, found, strict=False)), found[-1])
+
+    def _collected(self) -> Derivative:
+        total = Derivative({}, torch.zeros_like(self.Z))
+        for term in self._terms:
+            part = term.collect()
+            total = Derivative({**total.hyperparameters, **part.hyperparameters}, total.Z + part.Z)
+        return total
+
+
+class _Term(ABC):
+    """Abstract: a summand of the kernel, with the derivatives that have been added up so far."""
+
+    @abstractmethod
+    def evaluate(self, X: Tensor) -> Tensor:
+        """Its part of K(X, Z)."""
+
+    @abstractmethod
+    def forward(self, X: Tensor) -> Tensor:
+        """The same, ready for `backward`."""
+
+    @abstractmethod
+    def backward(self, G: Tensor) -> None:
+        """Add the derivative of Σ G * K of the last `forward`."""
+
+    @abstractmethod
+    def collect(self) -> Derivative:
+        """What was added up; from here it is nothing again."""
+
+
+class _Radial(_Term):
+    """outputscale ρ(r²), r² = ‖f - g‖², f and g the features of x and z.
+
+    With W = outputscale G * ρ'(r²) and v = Wᵀ 1:
+    ∂/∂g_j = 2 (v_j g_j - (Wᵀ f)_j),
+    Σ_ij W_ij (f_ic - g_jc)² = Σ_j ((Wᵀ f²)_jc + v_j g_jc² - 2 g_jc (Wᵀ f)_jc).
+    """
+
+    def __init__(self, prefix: str, kernel: Stationary, Z: Tensor) -> None:
+        self._prefix, self._kernel, self._shape = prefix, kernel, Z.shape
+        self._formula = FORMULAS[type(kernel)]
+        with torch.no_grad():
+            g = kernel.features(Z)
+            self._centre = g.mean(0)
+            self._g = g - self._centre
+            self._scale = float(kernel.outputscale)
+            # r² = [f, ‖f‖², 1] · [-2 g, 1, ‖g‖²]
+            squares = self._g.square().sum(1, keepdim=True)
+            self._right = torch.cat([-2 * self._g, torch.ones_like(squares), squares], 1).T
+        self._clear()
+
+    def evaluate(self, X: Tensor) -> Tensor:
+        return self._values(X, None)
+
+    def forward(self, X: Tensor) -> Tensor:
+        self._f = self._kernel.features(X) - self._centre
+        self._slope = torch.empty(len(X), len(self._g), dtype=torch.float64)
+        self._K = self._values(X, self._slope)
+        return self._K
+
+    def backward(self, G: Tensor) -> None:
+        f, ones = self._f, torch.ones_like(self._f[:, :1])
+        left = torch.cat([f, f.square(), ones], 1)
+        # Wᵀ [f, f², 1] in one product.
+        for rows in _strips(len(f), len(self._g)):
+            self._by_scale += G[rows].reshape(-1) @ self._K[rows].reshape(-1)
+            self._sums.addmm_(self._slope[rows].mul_(G[rows]).T, left[rows])
+
+    def collect(self) -> Derivative:
+        kernel, g = self._kernel, self._g
+        d = g.shape[1]
+        Wf, Wff, v = torch.split(self._scale * self._sums, [d, d, 1], dim=1)
+        by_g = 2 * (v * g - Wf)
+        spread = (Wff + v * g.square() - 2 * g * Wf).sum(0)
+        lengthscale = kernel.lengthscale.detach()
+        by_lengthscale = -2 * spread / lengthscale
+        found = {
+            "lengthscale": by_lengthscale if lengthscale.ndim else by_lengthscale.sum(),
+            "outputscale": self._by_scale / self._scale,
+        }
+        dZ = torch.zeros(self._shape, dtype=g.dtype)
+        by_z = by_g / lengthscale
+        if kernel.active_dims is None:
+            dZ += by_z
+        else:
+            dZ[:, list(kernel.active_dims)] += by_z
+        self._clear()
+        free = _free_values(kernel)
+        return Derivative({self._prefix + n: g for n, g in found.items() if n in free}, dZ)
+
+    def _values(self, X: Tensor, slope: Tensor | None) -> Tensor:
+        """The term of K, and ρ' into `slope`."""
+        K = torch.empty(len(X), len(self._g), dtype=torch.float64)
+        f = self._kernel.features(X) - self._centre
+        squares = f.square().sum(1, keepdim=True)
+        left = torch.cat([f, squares, torch.ones_like(squares)], 1)
+        for rows in _strips(*K.shape):
+            r2 = torch.mm(left[rows], self._right, out=K[rows]).clamp_(min=0.0)
+            self._formula(r2, None if slope is None else slope[rows])
+            r2.mul_(self._scale)
+        return K
+
+    def _clear(self) -> None:
+        m, d = self._g.shape
+        self._sums = torch.zeros(m, 2 * d + 1, dtype=torch.float64)
+        self._by_scale = torch.zeros((), dtype=torch.float64)
+
+
+class _Differentiated(_Term):
+    """Any kernel, by torch autograd."""
+
+    def __init__(self, prefix: str, kernel: Kernel, Z: Tensor) -> None:
+        self._prefix, self._kernel, self._Z = prefix, kernel, Z.detach()
+        self._clear()
+
+    def evaluate(self, X: Tensor) -> Tensor:
+        return self._kernel.evaluate(X, self._Z).detach().clone()
+
+    def forward(self, X: Tensor) -> Tensor:
+        with torch.enable_grad():
+            self._values = _free_values(self._kernel)
+            self._leaf = self._Z.clone().requires_grad_()
+            self._K = self._kernel.bind(self._values).evaluate(X, self._leaf)
+        return self._K.detach()
+
+    def backward(self, G: Tensor) -> None:
+        if not self._K.requires_grad:
+            return
+        leaves = [*self._values.values(), self._leaf]
+        found = torch.autograd.grad(self._K, leaves, G, allow_unused=True, materialize_grads=True)
+        for name, g in zip(self._values, found, strict=False):
+            self._totals[name] += g
+        self._dZ += found[-1]
+
+    def collect(self) -> Derivative:
+        found = Derivative({self._prefix + n: g for n, g in self._totals.items()}, self._dZ)
+        self._clear()
+        return found
+
+    def _clear(self) -> None:
+        self._totals = {n: torch.zeros_like(v) for n, v in _free_values(self._kernel).items()}
+        self._dZ = torch.zeros_like(self._Z)
+
+
+def _summands(kernel: Kernel, prefix: str = "") -> list[tuple[str, Kernel]]:
+    if type(kernel) is Sum:
+        return [s for i, part in enumerate(kernel.parts) for s in _summands(part, f"{prefix}{i}.")]
+    return [(prefix, kernel)]
+
+
+def _free_values(kernel: Kernel) -> dict[str, Tensor]:
+    """New leaves with the values of the hyperparameters that are not frozen."""
+    return {
+        name: h.value.detach().clone().requires_grad_()
+        for name, h in kernel.hyperparameters().items()
+        if not h.frozen
+    }
+
+
+def _strips(n: int, m: int) -> Iterator[slice]:
+    rows = max(1, STRIP // (8 * m))
+    for start in range(0, n, rows):
+        yield slice(start, min(start + rows, n))
+
+
+# ρ(r²) in place of r², and ρ'(r²) into `slope`, if there is one.
+
+
+def _rbf(r2: Tensor, slope: Tensor | None) -> None:
+    r2.mul_(-0.5).exp_()
+    if slope is not None:
+        torch.mul(r2, -0.5, out=slope)
+
+
+def _matern12(r2: Tensor, slope: Tensor | None) -> None:
+    r = r2.sqrt()
+    torch.exp(-r, out=r2)
+    if slope is not None:
+        # Infinite at r = 0, where it is multiplied by f - g = 0.
+        slope.copy_(torch.where(r > 0, -0.5 * r2 / r, 0.0))
+
+
+def _matern32(r2: Tensor, slope: Tensor | None) -> None:
+    s = r2.mul_(3.0).sqrt_()
+    e = torch.neg(s).exp_()
+    s.add_(1.0).mul_(e)
+    if slope is not None:
+        torch.mul(e, -1.5, out=slope)
+
+
+def _matern52(r2: Tensor, slope: Tensor | None) -> None:
+    s = r2.mul_(5.0).sqrt_()
+    e = torch.neg(s).exp_()
+    if slope is not None:
+        torch.mul(e, s + 1.0, out=slope).mul_(-5.0 / 6.0)
+    # 1 + s + s² / 3
+    torch.addcmul(1.0 + s, s, s, value=1 / 3, out=s).mul_(e)
+
+
+# By exact type: a subclass may change the formula.
+FORMULAS: dict[type[Kernel], Formula] = {
+    RBF: _rbf,
+    Matern12: _matern12,
+    Matern32: _matern32,
+    Matern52: _matern52,
+}

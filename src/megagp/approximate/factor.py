@@ -1,0 +1,52 @@
+"""Cholesky factors of K(Z, Z), with as much jitter as they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Factors by which jitter is raised until there is a factor.
+RAISES = (1.0, 10.0, 100.0, 1000.0, 1e4)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """L Lᵀ = K(Z, Z) + jitter I; share: jitter / mean of the diagonal."""
+
+    L: Tensor
+    share: float
+    jitter: float
+
+    def solve(self, B: Tensor) -> Tensor:
+        """L⁻¹ B."""
+        found: Tensor = torch.linalg.solve_triangular(self.L, B, upper=False)
+        return found
+
+    def solve_transposed(self, B: Tensor) -> Tensor:
+        """L⁻ᵀ B."""
+        found: Tensor = torch.linalg.solve_triangular(self.L.T, B, upper=True)
+        return found
+
+    def pull(self, M: Tensor) -> Tensor:
+        """L⁻ᵀ M L⁻¹ for symmetric M."""
+        half = self.solve_transposed(M)
+        found = self.solve_transposed(half.T)
+        return 0.5 * (found + found.T)
+
+
+def factorise(K: Tensor, share: float) -> Factor:
+    """The factor of K with jitter of `share` of its mean diagonal, or the least more that works."""
+    mean = float(K.diagonal().mean())
+    for factor in RAISES:
+        jitter = factor * share * mean
+        C = K.clone()
+        C.diagonal().add_(jitter)
+        L, info = torch.linalg.cholesky_ex(C)
+        if int(info) == 0 and bool(L.diagonal().isfinite().all()):
+            return Factor(L, factor * share, jitter)
+    raise ValueError(
+        f"jitter: expected K(Z, Z) to be positive definite with up to {RAISES[-1] * share:.2g} of "
+        "its diagonal added, got a failed factorisation; raise jitter, or check the kernel"
+    )

@@ -1,0 +1,106 @@
+"""Adam and L-BFGS on the collapsed bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from megagp.approximate.cross import CrossCovariance
+from megagp.approximate.parameters import InducingParameters
+from megagp.approximate.sgpr import Collapsed, collapse, gradient, moments
+from megagp.training.optimisers import NO_START, Report
+from megagp.training.parameters import Vector
+
+# Pairs that L-BFGS remembers.
+MEMORY = 20
+
+
+class CollapsedLoss:
+    """θ -> (loss, gradient), loss = -bound / (n p); it remembers the best θ.
+
+    X: n x d; Y: n x p; H: n x q.
+    """
+
+    def __init__(
+        self, X: Tensor, Y: Tensor, H: Tensor, parameters: InducingParameters, jitter: float
+    ) -> None:
+        self.X, self.TH, self.p = X, torch.cat([Y, H], dim=1), Y.shape[1]
+        self.parameters, self.jitter = parameters, jitter
+        self.evaluations = 0
+        self.largest_share = 0.0
+        self.best = np.inf, parameters.clip(parameters.get())
+
+    def evaluate(self) -> tuple[Collapsed, CrossCovariance]:
+        """The bound at the present hyperparameters and Z."""
+        at = self.parameters
+        cross = CrossCovariance(at.kernel, at.Z)
+        found = moments(cross, self.X, self.TH, self.jitter)
+        self.evaluations += 1
+        self.largest_share = max(self.largest_share, found.factor.share)
+        return collapse(found, len(self.X), self.p, float(at.noise.value)), cross
+
+    def __call__(self, theta: Vector) -> tuple[float, Vector]:
+        self.parameters.set(theta)
+        try:
+            at, cross = self.evaluate()
+        except ValueError:
+            # No factor at this θ, even with jitter raised: a wall to the optimiser.
+            return np.inf, np.zeros_like(theta)
+        by_value, by_Z = gradient(at, cross, self.X, self.TH, self.p)
+        size = len(self.X) * self.p
+        loss = -at.value / size
+        if loss < self.best[0]:
+            self.best = loss, theta.copy()
+        return loss, -self.parameters.gather(by_value, by_Z) / size
+
+    def settle(self) -> Collapsed:
+        """Go to the best θ seen, and say what the bound is there."""
+        self.parameters.set(self.best[1])
+        return self.evaluate()[0]
+
+
+def adam(objective: CollapsedLoss, steps: int, learning_rate: float, report: Report) -> None:
+    """Adam on all of θ; the best is kept."""
+    theta = torch.from_numpy(objective.best[1].copy())
+    optimiser = torch.optim.Adam([theta], lr=learning_rate)
+    for step in range(1, steps + 1):
+        loss, slope = objective(theta.numpy().copy())
+        if not (np.isfinite(loss) and np.isfinite(slope).all()):
+            if not np.isfinite(objective.best[0]):
+                raise ValueError(NO_START)
+            # Back to the best, more slowly.
+            theta.copy_(torch.from_numpy(objective.best[1]))
+            for group in optimiser.param_groups:
+                group["lr"] /= 2
+            continue
+        theta.grad = torch.from_numpy(slope)
+        with torch.no_grad():
+            optimiser.step()
+            theta.copy_(torch.from_numpy(objective.parameters.clip(theta.numpy())))
+        report(step, objective.best[0])
+    objective(theta.numpy().copy())
+
+
+def lbfgs(objective: CollapsedLoss, steps: int, report: Report) -> None:
+    """L-BFGS-B on all of θ, until nothing is gained or `steps` are done."""
+    start = objective.best[1]
+    if not np.isfinite(objective(start)[0]):
+        raise ValueError(NO_START)
+    done = 0
+
+    def after(_: Vector) -> None:
+        nonlocal done
+        done += 1
+        report(done, objective.best[0])
+
+    minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=objective.parameters.bounds(),
+        callback=after,
+        options={"maxiter": steps, "maxfun": 2 * steps + 10, "maxcor": MEMORY, "ftol": 1e-7},
+    )

@@ -1,0 +1,132 @@
+"""What regressors with inducing points share: predictions and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from megagp.approximate import (
+    INDUCING,
+    Collapsed,
+    InducingParameters,
+    InducingPosterior,
+    choose_inducing,
+    pack,
+    unpack,
+)
+from megagp.estimators.base import Array, Regressor, one_of
+from megagp.kernels import Hyperparameter, Kernel
+from megagp.mean import MEANS
+
+
+class InducingRegressor(Regressor):
+    """Abstract: a regressor whose posterior rests on m inducing points."""
+
+    posterior_: InducingPosterior
+    mean: str
+    inducing_points: int
+    inducing_start: str
+    learn_inducing: bool
+    noise_variance: float
+    noise_floor: float
+    jitter: float
+
+    def predict(
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        return_cov: bool = False,
+        *,
+        latent: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """The mean at X (n', or n' x p); with it standard deviations, or the joint covariance.
+
+        The deviations are those of a new observation; with `latent`, of the function itself.
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError(
+                "return_std, return_cov: expected at most one of them, got both; the covariance "
+                "has the variances on its diagonal"
+            )
+        X_new = self._whitened(X)
+        mean = self._shaped(self._y_whitening.undo(self.posterior_.predict(X_new)))
+        scale = self._y_whitening.scale
+        noise = 0.0 if latent else self.noise_variance_
+        if return_std:
+            std = (self.posterior_.variance(X_new) + noise).sqrt()
+            return mean, self._shaped(std[:, None] * scale)
+        if return_cov:
+            C = self.posterior_.covariance(X_new)
+            C.diagonal().add_(noise)
+            return mean, self._shaped(C[:, :, None] * scale.square())
+        return mean
+
+    @property
+    def inducing_points_(self) -> Array:
+        """Z in the units of X: m x d."""
+        check_is_fitted(self)
+        found: Array = self._x_whitening.undo(self.posterior_.Z).numpy()
+        return found
+
+    def _start(self, X: Tensor, seed: int) -> InducingParameters:
+        """Hyperparameters and inducing points to start from."""
+        kernel = self._start_kernel(X.shape[1])
+        noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
+        Z = choose_inducing(X, kernel, self.inducing_points, self.inducing_start, seed)
+        return InducingParameters(kernel, noise, self.noise_floor, Z, self.learn_inducing)
+
+    def _keep(self, at: Collapsed, parameters: InducingParameters) -> None:
+        """The posterior of the collapsed bound."""
+        self.posterior_ = InducingPosterior(
+            Z=parameters.Z,
+            kernel=parameters.kernel,
+            mean=self.mean,
+            trend=at.trend,
+            weights=at.weights,
+            trend_weights=at.trend_weights,
+            L=at.factor.L,
+            R=at.R,
+        )
+
+    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return pack(self.posterior_)
+
+    @classmethod
+    def _unpack(
+        cls,
+        header: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        kernels: Mapping[str, type[Kernel]] | None,
+    ) -> tuple[InducingPosterior, int, int]:
+        posterior = unpack(header, tensors, kernels)
+        return posterior, posterior.Z.shape[1], posterior.weights.shape[1]
+
+    def _check_shared(self) -> None:
+        self._check_kernel()
+        one_of("mean", self.mean, MEANS)
+        one_of("inducing_start", self.inducing_start, INDUCING)
+        self._check_positive(("noise_variance", "noise_floor", "jitter", "learning_rate"))
+        self._check_whole(("inducing_points",))
+
+
+def jitter_report(asked: float, largest: float, last: float) -> dict[str, float]:
+    """Jitter as diagnostics show it: shares of the mean of k(z, z), and what was added at last."""
+    return {"asked_share": asked, "largest_share": largest, "added": last}
+
+
+def seconds_report(name: str, n: int, steps: int, seconds: float, loss: float) -> dict[str, Any]:
+    """One phase as diagnostics show it."""
+    finite = bool(torch.isfinite(torch.tensor(loss)))
+    return {
+        "phase": name,
+        "points": n,
+        "steps": steps,
+        "seconds": seconds,
+        "loss": loss if finite else None,
+    }

@@ -11,7 +11,16 @@ from megagp.kernels import Matern32
 class GPRegressor:
     made = None  # the options of the last one
 
-    def __init__(self, kernel=None, *, ard=True, mean="constant", random_state=None, verbose=0):
+    def __init__(
+        self,
+        kernel=None,
+        *,
+        ard=True,
+        mean="constant",
+        checkpoint=None,
+        random_state=None,
+        verbose=0,
+    ):
         self.kernel_ = kernel or Matern32()
         GPRegressor.made = {"kernel": kernel, "ard": ard, "mean": mean, "verbose": verbose}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import warnings
 from typing import Any
 
@@ -98,9 +100,7 @@ def fits() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for n, m in [(1600, 7), (40, 3), (3, 1)]:
         X, y = data(n)
-        model = GPRegressor(
-            training="adam", steps=2, rank=80, probes=4, neighbours=8, random_state=0
-        )
+        model = small_regressor(None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(X, y)
@@ -111,6 +111,11 @@ def fits() -> dict[str, Any]:
         found[f"lengthscale {n}"] = model.kernel_.lengthscale.detach().numpy()
         found[f"iterations {n}"] = [p["iterations"] for p in model.diagnostics_["phases"]]
     return found
+
+
+def small_regressor(checkpoint: Any) -> GPRegressor:
+    settings: dict[str, Any] = {"training": "adam", "steps": 2, "rank": 80, "probes": 4}
+    return GPRegressor(neighbours=8, random_state=0, checkpoint=checkpoint, **settings)
 
 
 def unseeded_fit() -> float:
@@ -151,3 +156,36 @@ def alone_within_ranks() -> float:
     rank = distributed.current().rank
     X, y = data(20 + rank)
     return float(GPRegressor(distributed=False, random_state=0).fit(X, y).predict(X[:1])[0])
+
+
+def interrupted(how: str, timeout: float) -> tuple[str, float]:
+    """Rank 1 ends or falls silent between two products; what the others say, and after how long."""
+    ranks = distributed.join(timeout)
+    X, y = data(40)
+    operator = KernelOperator(X, kernel(), ranks=ranks)
+    operator.matmul(y)
+    if ranks.rank == 1:
+        if how == "dies":
+            os._exit(9)
+        time.sleep(4 * timeout)
+        return "silent", 0.0
+    start = time.perf_counter()
+    try:
+        operator.matmul(y)
+    except distributed.RankError as error:
+        return str(error), time.perf_counter() - start
+    return "no error", time.perf_counter() - start
+
+
+def threads_and_speeds() -> dict[str, Any]:
+    """Ranks of different kinds: the second one has two threads, and claims half the speed."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    distributed.join()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rank = distributed.current().rank
+    torch.set_num_threads(1 + rank)
+    import megagp.distributed.group as group
+
+    group.speed = lambda: 2.0 - rank
+    return {"threads": threads, "weights": distributed.current().weights}

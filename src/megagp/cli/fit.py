@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 
 import megagp
+from megagp import distributed
 from megagp.cli import tables
 from megagp.cli.reporting import note
 from megagp.scores import score
@@ -58,9 +60,17 @@ def fit(
     test_fraction: Annotated[
         float, typer.Option(min=0.0, max=0.9, help="Share of rows to hold out and score.")
     ] = 0.0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder from which the same command takes up again.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Under torchrun: seconds to wait for other ranks.")
+    ] = distributed.TIMEOUT,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
 ) -> None:
     """Fit a Gaussian process to a table and save it.
+
+    Under torchrun the ranks share the work; rank 0 reads, writes and speaks.
 
     [bold]Examples[/bold]
 
@@ -69,16 +79,28 @@ def fit(
     megagp fit houses.parquet --target price --test-fraction 0.1 --mean linear -o houses.mgp
 
     megagp fit houses.csv --target price --method sgpr --inducing-points 1000 -o houses.mgp
+
+    torchrun --nproc-per-node=4 -m megagp fit houses.csv --target price -o houses.mgp
     """
-    say = (lambda message: None) if quiet else note
-    if output.is_dir() or not output.parent.is_dir():
-        raise ValueError(f"{output}: expected a file name in a folder that exists; create it first")
-    X, y, features = read_table(data, target)
+    ranks = distributed.join(timeout)
+    say = note if ranks.first and not quiet else (lambda message: None)
+
+    def read() -> tuple[dict[str, Any], dict[str, Any]]:
+        if output.is_dir() or not output.parent.is_dir():
+            raise ValueError(
+                f"{output}: expected a file name in a folder that exists; create it first"
+            )
+        X, y, features = read_table(data, target)
+        tensors = {"X": torch.from_numpy(X.copy()), "y": torch.from_numpy(y.copy())}
+        return {"features": features}, tensors
+
+    header, tensors = ranks.from_first(read)
+    X, y, features = tensors["X"].numpy(), tensors["y"].numpy(), header["features"]
     say(f"read {len(X)} rows, {len(features)} features")
     train, test = _hold_out(len(X), test_fraction, random_state)
     start = time.perf_counter()
     model = getattr(megagp, REGRESSORS[method.value])(
-        **_inducing(method, inducing_points),
+        **_own_options(method, inducing_points, checkpoint),
         kernel=_kernel(kernel.value, len(features) if ard else None),
         ard=ard,
         mean=mean.value,
@@ -87,21 +109,31 @@ def fit(
     ).fit(X[train], y[train])
     say(f"fitted {len(train)} rows in {time.perf_counter() - start:.1f} s")
     model.save(output, extra=_provenance(features, target))
-    say(f"wrote {output} ({output.stat().st_size / 1e6:.3g} MB)")
+    if ranks.first:
+        say(f"wrote {output} ({output.stat().st_size / 1e6:.3g} MB)")
     if len(test):
         scores = score(y[test], *model.predict(X[test], return_std=True))
-        typer.echo(f"{len(test)} rows held out: {scores}")
+        if ranks.first:
+            typer.echo(f"{len(test)} rows held out: {scores}")
 
 
-def _inducing(method: MethodName, count: int | None) -> dict[str, int]:
-    if count is None:
-        return {}
-    if method is MethodName.exact:
+def _own_options(
+    method: MethodName, inducing_points: int | None, checkpoint: Path | None
+) -> dict[str, Any]:
+    """Options that not all methods have, where they were given."""
+    exact = method is MethodName.exact
+    if inducing_points is not None and exact:
         raise ValueError(
-            f"--inducing-points: expected with --method sgpr or svgp, got {count} with exact; "
+            f"--inducing-points: expected with --method sgpr or svgp, got {inducing_points} with "
+            "exact; leave it out"
+        )
+    if checkpoint is not None and not exact:
+        raise ValueError(
+            f"--checkpoint: expected with --method exact, got {checkpoint} with {method.value}; "
             "leave it out"
         )
-    return {"inducing_points": count}
+    given = {"inducing_points": inducing_points, "checkpoint": checkpoint}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def read_table(data: Path, target: str) -> tuple[tables.Array, tables.Array, list[str]]:

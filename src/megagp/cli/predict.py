@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 import megagp
 from megagp.cli import tables
 from megagp.cli.reporting import note
+from megagp.distributed import is_first
 
 
 def predict(
@@ -30,11 +32,14 @@ def predict(
 
     megagp predict houses.mgp new.parquet -o prices.parquet
     """
-    say = (lambda message: None) if quiet else note
+    first = is_first()
+    say = note if first and not quiet else (lambda message: None)
     fitted = megagp.load(model)
     names = _columns(fitted, data, say)
     rows = 0
-    with tables.Writer(output, ["mean", "std"]) as out:
+    # Under torchrun every rank predicts its part of each chunk, and rank 0 writes.
+    writer = tables.Writer(output, ["mean", "std"]) if first else nullcontext()
+    with writer as out:
         for X in tables.chunks(data, names):
             mean, std = fitted.predict(X, return_std=True)
             if mean.ndim != 1:
@@ -42,7 +47,8 @@ def predict(
                     f"{model}: expected a model of one target, got one of {mean.shape[1]}; "
                     "predict with it in Python"
                 )
-            out.write(mean, std)
+            if out is not None:
+                out.write(mean, std)
             rows += len(X)
     say(f"wrote {output}: {rows} rows")
 

@@ -11,6 +11,8 @@ from typing import Any, TextIO, TypeVar
 
 import typer
 
+from megagp.distributed import FirstRankError
+
 Command = TypeVar("Command", bound=Callable[..., None])
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -28,7 +30,8 @@ def one_line_errors(command: Command) -> Command:
             raise typer.Exit(INTERRUPTED) from None
         # Others are mistakes of ours: their traceback is what a report needs.
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
-            note(f"error: {error or type(error).__name__}")
+            if not isinstance(error, FirstRankError):  # said by that rank
+                note(f"error: {error or type(error).__name__}")
             raise typer.Exit(1) from None
 
     return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature

@@ -16,10 +16,11 @@ import os
 import sys
 
 from megagp.distributed.data import broadcast, check_same, spread
-from megagp.distributed.ranks import ALONE, RankError, Ranks
+from megagp.distributed.ranks import ALONE, FirstRankError, RankError, Ranks
 
 __all__ = [
     "ALONE",
+    "FirstRankError",
     "RankError",
     "Ranks",
     "broadcast",

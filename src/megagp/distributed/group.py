@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megagp.distributed.ranks import Document, RankError, Ranks
+from megagp.distributed.ranks import Document, FirstRankError, RankError, Ranks
 from megagp.distributed.speed import kind, speed
 
 
@@ -76,7 +76,7 @@ class Group(Ranks):
         if problem is not None:
             raise problem
         if told["error"] is not None:
-            raise ValueError(told["error"])
+            raise FirstRankError(told["error"])
         for name, dtype, shape in told["tensors"]:
             blank = torch.zeros(shape, dtype=getattr(torch, dtype))
             tensors[name] = self.agree(tensors.get(name, blank))

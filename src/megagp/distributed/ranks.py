@@ -16,6 +16,10 @@ class RankError(ConnectionError):
     """Another rank stopped, or can't be reached."""
 
 
+class FirstRankError(ValueError):
+    """What rank 0 alone tried has failed; it has said why."""
+
+
 class Ranks:
     """One process alone, to which every verb is trivial; `Group` has the same verbs for several.
 

@@ -29,25 +29,6 @@ const Ops<T>& ops_of(const InstructionSet& isa) {
 
 bool cancels(Family f) { return f != Family::constant && f != Family::linear; }
 
-double feature_scale(Family f, double alpha) {  // see radial.h
-    switch (f) {
-        case Family::matern12:
-            return LOG2E;
-        case Family::matern32:
-            return std::sqrt(3.0) * LOG2E;
-        case Family::matern52:
-            return std::sqrt(5.0) * LOG2E;
-        case Family::rbf:
-            return std::sqrt(0.5 * LOG2E);
-        case Family::rational_quadratic:
-            return 1 / std::sqrt(2 * alpha);
-        case Family::constant:
-        case Family::linear:
-            return 1;
-    }
-    return 1;
-}
-
 // k(h) without outputscale, in double; decreasing in h.
 double kernel_of(Family f, double h, double alpha) {
     const double b = std::sqrt(h) / LOG2E;
@@ -257,6 +238,25 @@ void panel_pair(int64_t task, bool symmetric, int64_t column_panels, int64_t* I,
 }
 
 }  // namespace
+
+double feature_scale(Family f, double alpha) {  // see radial.h
+    switch (f) {
+        case Family::matern12:
+            return LOG2E;
+        case Family::matern32:
+            return std::sqrt(3.0) * LOG2E;
+        case Family::matern52:
+            return std::sqrt(5.0) * LOG2E;
+        case Family::rbf:
+            return std::sqrt(0.5 * LOG2E);
+        case Family::rational_quadratic:
+            return 1 / std::sqrt(2 * alpha);
+        case Family::constant:
+        case Family::linear:
+            return 1;
+    }
+    return 1;
+}
 
 template <class T>
 AlignedArray<T>::AlignedArray(int64_t size) : size_(size) {
@@ -576,6 +576,7 @@ CullingStatistics Plan<T>::culling() const {
     return s;
 }
 
+template class AlignedArray<char>;
 template class AlignedArray<float>;
 template class AlignedArray<double>;
 template class Plan<float>;

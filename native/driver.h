@@ -45,6 +45,9 @@ struct Run {
     }
 };
 
+// By what features are multiplied so that kernels are the functions of h in radial.h.
+double feature_scale(Family family, double alpha);
+
 // Thrown when `Run::interrupted` said so.
 struct Interrupted {};
 

@@ -15,6 +15,8 @@ namespace {
 #include "radial.h"
 //
 #include "tile.h"
+//
+#include "joint.h"
 
 void add_split(double* __restrict values, int64_t count, double grid_hi, double grid_lo,
                double* __restrict hi, double* __restrict lo) {
@@ -66,6 +68,8 @@ const InstructionSet instruction_set = {
     {matmul<float>, gradient<float>, block<float>},
     {matmul<double>, gradient<double>, block<double>},
     add_split,
+    {factor_size<float>, joint_room<float>, factorise_cell<float>, cell_variance<float>},
+    {factor_size<double>, joint_room<double>, factorise_cell<double>, cell_variance<double>},
     fma_rate,
 };
 

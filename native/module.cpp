@@ -6,12 +6,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "driver.h"
+#include "joint_driver.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -168,6 +170,75 @@ class PyPlan {
     std::vector<int64_t> d_;
 };
 
+using Vector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+ComponentInput joint_component(const Input& in, int64_t n, int64_t t) {
+    const auto& [family, outputscale, alpha, x, z] = in;
+    expect(family >= 0 && family <= static_cast<int>(Family::linear), "family: unknown");
+    expect(outputscale > 0 && alpha > 0, "outputscale, alpha: expected positive numbers");
+    expect(static_cast<int64_t>(x.shape(0)) == n && static_cast<int64_t>(z.shape(0)) == t &&
+               x.shape(1) == z.shape(1) && x.shape(1) < (1 << 20),
+           "components: expected features of n and of t points");
+    return {static_cast<Family>(family),      outputscale, alpha,
+            static_cast<int64_t>(x.shape(1)), x.data(),    z.data()};
+}
+
+// Latent variances of t new points that come sorted by cell: those of cell c are
+// ends[c - 1] .. ends[c]. factors: one array per cell, of T; made[c]: whether it holds the factor.
+template <class T>
+std::vector<int> joint(const std::vector<Input>& inputs, Vector noise, Matrix F, Vector prior,
+                       Matrix B, Indices ends, const std::vector<Indices>& neighbours,
+                       nb::list factors, const std::vector<bool>& made, double jitter,
+                       double tolerance, nb::ndarray<double, nb::ndim<1>, nb::c_contig> out,
+                       int threads, const std::string& instruction_set) {
+    using Factor = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+    const InstructionSet& isa = find(instruction_set);
+    const JointOps& ops = sizeof(T) == 4 ? isa.joint32 : isa.joint64;
+    const Run run = make_run(threads, 0, 1);
+    const int64_t n = static_cast<int64_t>(noise.shape(0)),
+                  t = static_cast<int64_t>(prior.shape(0)), k = static_cast<int64_t>(F.shape(1));
+    expect(static_cast<int64_t>(F.shape(0)) == n, "F: expected n x k");
+    expect(static_cast<int64_t>(B.shape(0)) == t && static_cast<int64_t>(B.shape(1)) == k,
+           "B: expected t x k");
+    expect(static_cast<int64_t>(out.shape(0)) == t, "out: expected t entries");
+    expect(jitter >= 0 && tolerance >= 0, "jitter, tolerance: expected numbers >= 0");
+    const size_t count = ends.shape(0);
+    expect(neighbours.size() == count && factors.size() == count && made.size() == count,
+           "neighbours, factors, made: expected one entry per cell");
+    expect(!inputs.empty() && inputs.size() <= MAX_COMPONENTS, "components: expected 1 to 32");
+    JointInput input{{},           n,        t,      k,        noise.data(), F.data(),
+                     prior.data(), B.data(), jitter, tolerance};
+    for (const Input& in : inputs) input.components.push_back(joint_component(in, n, t));
+    std::vector<JointCell> cells;
+    for (size_t c = 0; c < count; ++c) {
+        const int64_t first = c ? ends(c - 1) : 0, m = static_cast<int64_t>(neighbours[c].shape(0));
+        expect(first < ends(c) && ends(c) <= t, "ends: expected rising numbers up to t");
+        expect(m >= 1, "neighbours: expected at least one");
+        for (int64_t s = 0; s < m; ++s)
+            expect(neighbours[c](s) >= 0 && neighbours[c](s) < n, "neighbours: expected rows of F");
+        Factor factor;
+        expect(nb::try_cast(factors[c], factor, false), "factors: expected contiguous arrays");
+        expect(static_cast<int64_t>(factor.shape(0)) == ops.factor_size(m),
+               "factors: expected the size that factor_size says");
+        expect(reinterpret_cast<uintptr_t>(factor.data()) % 64 == 0,
+               "factors: expected arrays that start at a multiple of 64 bytes");
+        cells.push_back({neighbours[c].data(), m, first, ends(c) - first, factor.data(), made[c]});
+    }
+    std::vector<JointQuality> found;
+    unlocked([&] { found = joint_variance(ops, sizeof(T), input, cells, run, out.data()); });
+    std::vector<int> qualities;
+    for (JointQuality q : found) qualities.push_back(static_cast<int>(q));
+    return qualities;
+}
+
+template <class T>
+void bind_joint(nb::module_& m, const char* name) {
+    m.def(name, &joint<T>, "components"_a, "noise"_a, "F"_a, "prior"_a, "B"_a, "ends"_a,
+          "neighbours"_a, "factors"_a, "made"_a, "jitter"_a, "tolerance"_a, "out"_a.noconvert(),
+          "threads"_a, "instruction_set"_a);
+}
+
 template <class T>
 void bind_plan(nb::module_& m, const char* name) {
     using P = PyPlan<T>;
@@ -189,6 +260,15 @@ NB_MODULE(_native, m) {
     using namespace megagp;
     bind_plan<float>(m, "Plan32");
     bind_plan<double>(m, "Plan64");
+    bind_joint<float>(m, "joint32");
+    bind_joint<double>(m, "joint64");
+    m.def(
+        "joint_factor_size",
+        [](int64_t neighbours, bool single) {
+            const InstructionSet& isa = find("");
+            return (single ? isa.joint32 : isa.joint64).factor_size(neighbours);
+        },
+        "neighbours"_a, "single"_a);
     m.def("instruction_sets", [] {
         const InstructionSet* sets[4];
         const int count = instruction_sets(sets);

@@ -6,6 +6,8 @@
 #pragma once
 #include <cstdint>
 
+#include "joint_ops.h"
+
 namespace megagp {
 
 constexpr int64_t TILE = 256;       // points per tile: sums within it are in T, beyond it in double
@@ -124,6 +126,7 @@ struct InstructionSet {
     // hi + lo += values, each split on two grids (reproducible_sum.h); values = 0.
     void (*add_split)(double* values, int64_t count, double grid_hi, double grid_lo, double* hi,
                       double* lo);
+    JointOps joint32, joint64;           // by the precision of the factorisation
     double (*fma_rate)(double seconds);  // float32 multiply-adds per second of one thread, measured
 };
 

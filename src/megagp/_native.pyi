@@ -1,4 +1,4 @@
-from numpy import float32, float64
+from numpy import float32, float64, int64
 from numpy.typing import NDArray
 
 _Matrix = NDArray[float64]
@@ -29,6 +29,26 @@ class Plan32:
     def culling(self) -> tuple[int, int, float]: ...
 
 class Plan64(Plan32): ...
+
+def joint_factor_size(neighbours: int, single: bool) -> int: ...
+def joint32(
+    components: list[_Component],
+    noise: NDArray[float64],
+    F: _Matrix,
+    prior: NDArray[float64],
+    B: _Matrix,
+    ends: NDArray[int64],
+    neighbours: list[NDArray[int64]],
+    factors: list[NDArray[float32]] | list[NDArray[float64]],
+    made: list[bool],
+    jitter: float,
+    tolerance: float,
+    out: NDArray[float64],
+    threads: int,
+    instruction_set: str,
+) -> list[int]: ...
+
+joint64 = joint32
 
 def instruction_sets() -> list[str]: ...
 def fma_rate(instruction_set: str, seconds: float) -> float: ...

@@ -11,8 +11,8 @@ import torch
 
 import reference
 from megagp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Positive
-from megagp.posterior import subset_variance
-from megagp.posterior.subset_variance import CHOICES, SubsetVariance, evaluate_batch
+from megagp.posterior.cells import Cells
+from megagp.posterior.subset_variance import CHOICES, PER_MEMBER, SubsetVariance
 
 D = 3
 CASES = reference.kernel_cases(D)
@@ -69,23 +69,24 @@ def test_it_is_the_variance_given_those_points():
     """Pivots among the nearest are not counted twice: the next nearest take their place."""
     kernel, X, z = Matern32(0.8, 1.5), points(80), points(1, seed=1)
     noise = torch.full((80,), 0.05, dtype=torch.float64)
-    order = (X - z).norm(dim=1).argsort()
-    pivots = order[[0, 2, 30]]
-    rest = torch.tensor([i for i in order.tolist() if i not in pivots.tolist()])
-    S = torch.cat([pivots, rest[:10]])
+    pivots = (X - z).norm(dim=1).argsort()[[0, 2, 30]]
+    rest = torch.tensor([i for i in range(80) if i not in pivots.tolist()])
+    centres = Cells(X[rest] / 0.8, 10 // PER_MEMBER).centres
+    centre = 0.8 * centres[(centres - z / 0.8).norm(dim=1).argmin()]
+    S = torch.cat([pivots, rest[(X[rest] - centre).norm(dim=1).argsort()[:10]]])
     found = SubsetVariance(X, kernel, noise, pivots.repeat(2), neighbours=10).latent(z)
     np.testing.assert_allclose(found, exact(kernel, X[S], noise[S], z)[0], rtol=1e-10)
 
 
-def test_more_points_never_raise_it():
+def test_more_points_lower_it():
     kernel, X, Z = Matern32(0.8, 1.5), points(400), points(20, seed=1)
     noise = torch.full((400,), 1e-3, dtype=torch.float64)
     by_m = [
         SubsetVariance(X, kernel, noise, torch.arange(20), neighbours=m).latent(Z)
-        for m in (0, 1, 47, 48, 49, 150)
+        for m in (0, 20, 100, 380)
     ]
-    assert all(bool((more <= less + 1e-12).all()) for less, more in itertools.pairwise(by_m))
-    assert bool((by_m[-1] < by_m[0]).all())
+    assert all(bool(more.mean() < less.mean()) for less, more in itertools.pairwise(by_m))
+    assert bool((by_m[1] <= by_m[0]).all())
 
 
 def test_one_training_point():
@@ -116,14 +117,6 @@ def test_a_kernel_of_the_users_own():
     np.testing.assert_allclose(V.latent(Z), truth, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_stacks_of_points_are_evaluated_as_matrices_are(name):
-    X, Z = points(12).view(2, 6, D), points(8, seed=1).view(2, 4, D)
-    found = evaluate_batch(CASES[name], X, Z)
-    for K, x, z in zip(found, X.numpy(), Z.numpy(), strict=True):
-        np.testing.assert_allclose(K, reference.matrix(CASES[name], x, z), rtol=1e-10)
-
-
 @pytest.mark.parametrize("budget", [1, 2**16, 2**22])
 def test_chunks_and_uncached_rows_change_nothing(budget):
     kernel, X, Z = Matern12(0.8, 1.5), points(300), points(41, seed=1)
@@ -149,7 +142,7 @@ def test_threads_change_nothing_and_are_as_they_were():
     finally:
         torch.set_num_threads(before)
     for result in results[1:]:
-        np.testing.assert_allclose(result, results[0], rtol=1e-11)
+        assert torch.equal(result, results[0])
 
 
 def test_singular_covariance_gets_jitter():
@@ -220,14 +213,3 @@ def test_memory_stays_within_the_budget():
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, env=os.environ
     )
     assert int(run.stdout) < 2 * 64 * 1024
-
-
-def test_blocks_are_of_several_widths(monkeypatch):
-    kernel, X, Z = Matern32(0.8), points(200), points(5, seed=1)
-    results = []
-    for width in (1, 7, 48, 500):
-        monkeypatch.setattr(subset_variance, "WIDTH", width)
-        V = SubsetVariance(X, kernel, noise_of(X, 0.01), torch.arange(10), neighbours=100)
-        results.append(V.latent(Z))
-    for result in results[1:]:
-        np.testing.assert_allclose(result, results[0], rtol=1e-10)

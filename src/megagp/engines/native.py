@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -300,3 +301,16 @@ class PreparedNative(Prepared):
 def instruction_sets() -> list[str]:
     """The instruction sets that the core was built for and this machine has, best first."""
     return [] if _missing else _native.instruction_sets()
+
+
+def joint_factor_size(neighbours: int, single: bool) -> int:
+    """Entries of the factor of a cell; see native/joint_ops.h."""
+    return _native.joint_factor_size(neighbours, single)
+
+
+def joint_variance(single: bool, *arguments: Any) -> list[int]:
+    """Variances of new points cell by cell, with factors in float32 or float64.
+
+    arguments: as in _native.pyi. Returns the JointQuality of each cell.
+    """
+    return (_native.joint32 if single else _native.joint64)(*arguments)

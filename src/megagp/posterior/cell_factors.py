@@ -1,0 +1,117 @@
+"""Variances of the new points of a cell from one factorisation, which is kept.
+
+With the pivots eliminated, the training points N of a cell have the covariance
+
+    S = K_NN + diag(noise_N) - F_N F_Nᵀ,    and    c = k(N, x) - F_N b    with the new point x.
+
+The variance given the pivots and N is k(x, x) - |b|² - |L⁻¹c|², L Lᵀ = S.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from megagp.kernels import Kernel
+from megagp.operator import KernelOperator
+
+# More noise means less information, hence more variance: with jitter the bound still holds.
+# As shares of the largest prior variance.
+JITTERS = (0.0, 1e-14, 1e-12, 1e-10, 1e-8)
+
+Nearest: TypeAlias = Callable[[int], Tensor]  # a cell to its training points
+
+
+class RowsOfF(NamedTuple):
+    """F at training points `rows`, and at which of those the points asked for are."""
+
+    rows: Tensor | slice
+    F: Tensor
+    where: Tensor
+
+
+GetRows: TypeAlias = Callable[[Tensor], RowsOfF]
+
+
+class CellFactors(ABC):
+    """Abstract: new points by cell, factors kept first come first served within `budget` bytes.
+
+    X, noise: the training points that are no pivots.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Tensor,
+        noise: Tensor,
+        rows_of_F: GetRows,
+        nearest: Nearest,
+        budget: int,
+    ) -> None:
+        self._kernel, self._X, self._noise = kernel, X, noise
+        self._rows_of_F, self._nearest = rows_of_F, nearest
+        self._budget = budget
+        self._kept: dict[int, Any] = {}
+
+    @abstractmethod
+    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
+        """Latent variances of new points that come sorted by cell.
+
+        x: t x d; prior: t, k(x, x); B: t x k, their rows of F; cell: t.
+        """
+
+    def _keep(self, cell: int, factor: Any, size: int) -> None:
+        if size <= self._budget:
+            self._budget -= size
+            self._kept[cell] = factor
+
+
+class DenseFactors(CellFactors):
+    """By torch, in float64."""
+
+    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
+        out = prior - B.square().sum(dim=1)
+        for c, rows in runs_of(cell):
+            N = self._nearest(c)
+            _, F, where = self._rows_of_F(N)
+            F_N = F[where]
+            L = self._kept.get(c)
+            if L is None:
+                L = self._factorise(N, F_N)
+                self._keep(c, L, 8 * L.numel())
+            K = KernelOperator(self._X[N], self._kernel, x[rows], dtype="float64").block()
+            a = torch.linalg.solve_triangular(L, K.addmm_(F_N, B[rows].T, alpha=-1), upper=False)
+            out[rows] -= a.square().sum(dim=0)
+        return out
+
+    def _factorise(self, N: Tensor, F_N: Tensor) -> Tensor:
+        S = KernelOperator(self._X[N], self._kernel, dtype="float64").block()
+        scale = float(S.diagonal().max())
+        S.diagonal().add_(self._noise[N])
+        S.addmm_(F_N, F_N.T, alpha=-1)
+        for jitter in JITTERS:
+            S.diagonal().add_(jitter * scale)
+            L, info = torch.linalg.cholesky_ex(S)
+            if not int(info):
+                factor: Tensor = L
+                return factor
+        raise not_positive()
+
+
+def runs_of(cell: Tensor) -> list[tuple[int, slice]]:
+    """Each cell and where its new points are, of sorted numbers of cells."""
+    found, counts = torch.unique_consecutive(cell, return_counts=True)
+    ends = counts.cumsum(0).tolist()
+    starts = [0, *ends[:-1]]
+    return [(c, slice(i, j)) for c, i, j in zip(found.tolist(), starts, ends, strict=True)]
+
+
+def not_positive() -> ValueError:
+    return ValueError(
+        f"noise: expected a covariance that is positive definite, got one that is not even with "
+        f"{JITTERS[-1]:g} of the kernel's size added; raise the noise variance"
+    )

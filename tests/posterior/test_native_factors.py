@@ -1,0 +1,152 @@
+"""The native joint variance: against the dense one, cell by cell, and against the exact one."""
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from megagp.engines import NativeEngine, instruction_sets
+from megagp.kernels import RBF, Matern32
+from megagp.posterior.cell_factors import DenseFactors, RowsOfF
+from megagp.posterior.native_factors import NativeFactors
+
+D = 3
+CASES = {
+    name: kernel
+    for name, kernel in reference.kernel_cases(D).items()
+    if NativeEngine().supports(kernel, torch.zeros(1, D).double(), None, torch.float64).ok
+}
+
+
+class Problem:
+    """Training points without pivots, some new points, and what both kinds of factors take.
+
+    n: training points; k: pivots, n more of them; cells: their numbers of neighbours.
+    """
+
+    def __init__(self, kernel, n, k, noise_variance, neighbours, t=7):
+        rng = np.random.default_rng(n + k)
+        self.kernel = kernel
+        self.X = torch.from_numpy(rng.normal(size=(n, D)))
+        self.P = torch.from_numpy(rng.normal(size=(k, D)))
+        self.noise = torch.from_numpy(rng.uniform(noise_variance, 2 * noise_variance, n))
+        self.noise_P = torch.full((k,), noise_variance, dtype=torch.float64)
+        self.x = torch.from_numpy(rng.normal(size=(t * len(neighbours), D)))
+        self.cell = torch.arange(len(neighbours)).repeat_interleave(t)
+        self.N = [torch.from_numpy(rng.permutation(n)[:m]) for m in neighbours]
+        self.prior = kernel.diagonal(self.x)
+        K = torch.from_numpy(reference.matrix(kernel, self.P.numpy(), self.P.numpy()))
+        self.C = torch.linalg.cholesky(K + torch.diag(self.noise_P))
+        self.F = self.rows(self.X)
+
+    def rows(self, X):
+        K = torch.from_numpy(reference.matrix(self.kernel, self.P.numpy(), X.numpy()))
+        return torch.linalg.solve_triangular(self.C, K, upper=False).T.contiguous()
+
+    def factors(self, kind, budget=1 << 28, **options):
+        def rows_of_F(rows):
+            return RowsOfF(slice(None), self.F, rows)
+
+        return kind(
+            self.kernel, self.X, self.noise, rows_of_F, self.N.__getitem__, budget, **options
+        )
+
+    def variances(self, factors, at=slice(None)):
+        x = self.x[at]
+        return factors.variances(x, self.prior[at], self.rows(x), self.cell[at])
+
+    def given_those_points(self):
+        """k(x, x) - k(x, S) K̂_SS⁻¹ k(S, x), S the pivots and the cell's points."""
+        found = []
+        for x, c in zip(self.x, self.cell.tolist(), strict=True):
+            S = torch.cat([self.P, self.X[self.N[c]]]).numpy()
+            K = reference.matrix(self.kernel, S, S)
+            K += np.diag(torch.cat([self.noise_P, self.noise[self.N[c]]]).numpy())
+            k = reference.matrix(self.kernel, S, x[None].numpy())[:, 0]
+            prior = reference.matrix(self.kernel, x[None].numpy(), x[None].numpy())[0, 0]
+            found.append(prior - k @ np.linalg.solve(K, k))
+        return np.array(found)
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("noise_variance", [1e-4, 1.0])
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_variance_given_those_points(name, noise_variance, instruction_set):
+    p = Problem(CASES[name], 150, 20, noise_variance, (1, 65, 130))
+    found = p.variances(p.factors(NativeFactors, instruction_set=instruction_set)).numpy()
+    truth, size = p.given_those_points(), float(p.prior.max())
+    assert np.all(found >= truth - 1e-9 * size)
+    observed = np.sqrt((found + noise_variance) / (truth + noise_variance))
+    np.testing.assert_allclose(observed, 1, atol=1e-3)
+
+
+@pytest.mark.parametrize("k", [0, 1, 16, 33, 70])
+@pytest.mark.parametrize("m", [1, 31, 32, 33, 63, 64, 65, 129])
+def test_odd_sizes(k, m):
+    p = Problem(Matern32([0.5, 0.9, 1.3], 1.7), 140, k, 0.05, (m,), t=1 + m % 5)
+    np.testing.assert_allclose(
+        p.variances(p.factors(NativeFactors)), p.given_those_points(), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", [DenseFactors, NativeFactors])
+def test_kept_factors_change_nothing(kind):
+    p = Problem(Matern32(0.8), 200, 30, 1e-3, (100, 90, 120))
+    kept, passing = p.factors(kind), p.factors(kind, budget=0)
+    one = p.factors(kind, budget=50_000 if kind is NativeFactors else 70_000)
+    first = p.variances(kept)
+    for factors in (kept, passing, one, one):
+        assert torch.equal(p.variances(factors), first)
+
+
+def test_threads_and_company_change_nothing():
+    p = Problem(Matern32(0.8), 200, 30, 1e-3, (100, 90, 120, 64))
+    whole = p.variances(p.factors(NativeFactors))
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(p.variances(p.factors(NativeFactors)), whole)
+    finally:
+        torch.set_num_threads(before)
+    B, factors = p.rows(p.x), p.factors(NativeFactors)
+    for i in range(0, len(p.x), 5):
+        alone = factors.variances(p.x[[i]], p.prior[[i]], B[[i]], p.cell[[i]])
+        assert float(alone) == float(whole[i])
+
+
+def test_where_float32_is_not_enough_float64_is_used():
+    """A smooth kernel 10⁶ times the noise: float32 has no factor of S, or a rough one."""
+    p = Problem(RBF(2.0, 100.0), 150, 0, 1e-4, (120, 130))
+    factors = p.factors(NativeFactors)
+    found = p.variances(factors).numpy()
+    assert factors._double == {0, 1}
+    truth = p.given_those_points()
+    np.testing.assert_allclose(np.sqrt((found + 1e-4) / (truth + 1e-4)), 1, atol=1e-3)
+    assert np.array_equal(p.variances(factors).numpy(), found)
+
+
+def test_far_from_zero():
+    p = Problem(Matern32(0.8), 100, 10, 0.01, (80,))
+    near = p.variances(p.factors(NativeFactors))
+    p.X, p.x = p.X + 1e5, p.x + 1e5
+    factors = p.factors(NativeFactors)
+    far = factors.variances(p.x, p.prior, _moved(p), p.cell)
+    np.testing.assert_allclose(far, near, rtol=1e-6)
+
+
+def _moved(p):
+    """Rows of F of the new points, which were moved together with all others."""
+    p.x = p.x - 1e5
+    rows = p.rows(p.x)
+    p.x = p.x + 1e5
+    return rows
+
+
+def test_no_factor_at_all_is_an_error():
+    p = Problem(Matern32(0.8), 50, 0, 0.1, (40,))
+    p.noise = -9.0 * torch.ones(50, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"noise: expected .* positive definite"):
+        p.variances(p.factors(NativeFactors))
+    with pytest.raises(ValueError, match=r"noise: expected .* positive definite"):
+        p.variances(p.factors(DenseFactors))

@@ -23,11 +23,11 @@ SANITIZE_PRELOAD = $(shell $(SANITIZE_CXX) -print-file-name=libasan.so):$(shell 
 	$(SANITIZE_CXX) -print-file-name=libstdc++.so)
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint test-slow test-sanitize demo bench-engine bench-solvers bench-peers \
-	bench-training bench-variance format clean
+.PHONY: help test lint test-slow test-sanitize test-netns demo bench-engine bench-solvers bench-peers \
+	bench-training bench-variance bench-distributed format clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: lint  ## set up, lint, type-check, and run the tests but for the slow ones
 	$(BIN)/pytest -m "not slow"
@@ -48,6 +48,9 @@ test-sanitize:  ## run the native engine's tests under address and undefined-beh
 	LD_PRELOAD="$(SANITIZE_PRELOAD)" ASAN_OPTIONS=detect_leaks=0 \
 		$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" tests/engines/test_native*.py
 
+test-netns: $(VENV)/.package  ## cut the link between two hosts (network namespaces; needs root)
+	$(BIN)/python tests/distributed/two_hosts.py
+
 demo: $(VENV)/.plot  ## train an exact GP on 50,000 points of a robot arm and show what it found
 	$(BIN)/megagp demo
 
@@ -63,6 +66,9 @@ bench-peers: $(VENV)/.package $(PEERS_VENV)/.ready  ## against GPyTorch, and gro
 
 bench-training: $(VENV)/.package  ## training tolerances and recipes compared
 	$(BIN)/python benchmarks/training.py
+
+bench-distributed: $(VENV)/.package  ## two ranks against one, and a forecast for many
+	$(BIN)/python benchmarks/distributed.py
 
 bench-variance: $(VENV)/.package  ## how far predicted deviations are from exact ones
 	$(BIN)/python benchmarks/variance.py

@@ -11,6 +11,7 @@ from megagp.cli.compare import compare
 from megagp.cli.demo import demo
 from megagp.cli.fit import fit
 from megagp.cli.info import info
+from megagp.cli.plan import plan
 from megagp.cli.predict import predict
 from megagp.cli.reporting import one_line_errors
 
@@ -45,7 +46,7 @@ def megagp(
     """
 
 
-for command in (fit, predict, info, compare, demo):
+for command in (fit, predict, info, compare, demo, plan):
     app.command()(one_line_errors(command))
 
 

@@ -51,7 +51,7 @@ def compile_product(
     shape: tuple[int, int] = launch.SHAPES[0],
 ) -> Compiled:
     """The symmetric product for sm_<architecture>, t of PRODUCT_WIDTHS."""
-    padded, size = launch.blocks(d, launch.PRODUCT_UNROLLED)
+    padded, size = launch.product_blocks(d, t)
     rows = launch.product_strip(d)
     points = POINTERS[dtype]
     arguments = dict.fromkeys(("x", "z", "vx", "vz", "row_sums", "col_sums"), points)
@@ -71,7 +71,7 @@ def compile_gradient(
     shape: tuple[int, int] = launch.SHAPES[0],
 ) -> Compiled:
     """The symmetric gradient by hyperparameters, t of GRADIENT_WIDTHS."""
-    padded, size = launch.blocks(d, launch.GRADIENT_UNROLLED)
+    padded, size = launch.blocks(d, launch.UNROLLED_FEW)
     rows = launch.GRADIENT_STRIP
     points = POINTERS[dtype]
     arguments = dict.fromkeys(("x", "z", "left", "right", "row_sums", "col_sums"), points)
@@ -153,6 +153,8 @@ def executed(code: str, trips: Sequence[int]) -> Counter[str] | None:
         if jump and labels[jump[1]] < end - 1:  # the last line of a program is a branch to itself
             loops.append((labels[jump[1]], end))
     loops.sort()
+    if len(loops) == 1:  # those inside were unrolled
+        trips = trips[:1]
     nested = all(loops[0][0] < start and end < loops[0][1] for start, end in loops[1:])
     if len(loops) != len(trips) or not nested:
         return None

@@ -21,9 +21,10 @@ SHAPES = ((128, 4),) if interpreted() else ((32, 4), (16, 4), (32, 8), (64, 4), 
 # Columns of V that a product is compiled for, and of [U, W] for a gradient: t is cut and padded
 # to these. Between 1 and 16 nothing is gained: sums across threads cost what products do.
 PRODUCT_WIDTHS, GRADIENT_WIDTHS = (1, 16), (16, 32)
-# Dimensions unrolled at once; more are cut into equal blocks of at most that. A gradient visits
-# them twice, and has registers for fewer.
-PRODUCT_UNROLLED, GRADIENT_UNROLLED = 9, 3
+# Dimensions unrolled at once; more are cut into equal blocks of at most that. With one column the
+# compiler would keep all of a strip's features in registers, and in a gradient, which visits
+# them twice, there are fewer to spare.
+UNROLLED_MANY, UNROLLED_FEW = 9, 3
 GRADIENT_STRIP = 64
 # Products in full float32: tensor cores would round their factors to 11 bits.
 PRECISION = "ieee"
@@ -37,7 +38,7 @@ _gradient = triton.autotune(_configs, key=["FAMILY", "D", "T", "SYMMETRIC"])(ker
 
 def padded_dimensions(d: int) -> int:
     """Rows of the features' array: d, and zeros to whole blocks."""
-    return max(blocks(d, PRODUCT_UNROLLED)[0], blocks(d, GRADIENT_UNROLLED)[0])
+    return max(blocks(d, UNROLLED_MANY)[0], blocks(d, UNROLLED_FEW)[0])
 
 
 def blocks(d: int, most: int) -> tuple[int, int]:
@@ -47,9 +48,14 @@ def blocks(d: int, most: int) -> tuple[int, int]:
     return count * size, size
 
 
+def product_blocks(d: int, t: int) -> tuple[int, int]:
+    """d padded for a product with t columns, and how many dimensions are unrolled at once."""
+    return blocks(d, UNROLLED_FEW if t == 1 else UNROLLED_MANY)
+
+
 def product_strip(d: int) -> int:
-    """Rows of a tile: with all dimensions unrolled, there are registers for more of them."""
-    return 128 if d <= PRODUCT_UNROLLED else 64
+    """Rows of a tile: with few dimensions, there are registers for more of them."""
+    return 128 if d <= UNROLLED_MANY else 64
 
 
 def sums_width(d: int) -> int:
@@ -71,7 +77,7 @@ def product(
     d: int,
 ) -> None:
     """Sums of K V over each panel pair: rows, slots x 1 x PANEL x T, and, if symmetric, cols."""
-    padded, size = blocks(d, PRODUCT_UNROLLED)
+    padded, size = product_blocks(d, v.shape[1])
     with _device_of(x):
         _product[(len(pairs), PANEL // product_strip(d))](
             x,
@@ -113,7 +119,7 @@ def gradient(
 ) -> None:
     """Sums over each panel pair for the derivatives; by inputs too unless rows has no columns."""
     inputs = rows.shape[-1] > 0
-    padded, size = blocks(d, GRADIENT_UNROLLED)
+    padded, size = blocks(d, UNROLLED_FEW)
     constants = {
         "INPUTS": inputs,
         "SYMMETRIC": symmetric,

@@ -1,0 +1,64 @@
+"""megagp plan: what a fit will take, before it is begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from megagp.cli.reporting import note
+from megagp.planning import GPUS, calibrate, forecast, roofline, workload
+from megagp.planning.forecast import size
+
+Device = Enum("Device", {name: name for name in ("cpu", *GPUS)}, type=str)  # type: ignore[misc]
+
+
+def plan(
+    n: Annotated[str, typer.Option(help="Training points; underscores allowed: 1_000_000.")],
+    d: Annotated[int, typer.Option(min=1, help="Features.")],
+    devices: Annotated[int, typer.Option(min=1, help="Devices that share the work.")] = 1,
+    device: Annotated[
+        Device, typer.Option(help="cpu: machines like this one, measured; a GPU: estimated.")
+    ] = Device["cpu"],
+    link: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Gigabytes per second between devices, if known."),
+    ] = None,
+) -> None:
+    """Say what a fit will take: memory, partitions, kernel evaluations, communication, time.
+
+    [bold]Examples[/bold]
+
+    megagp plan --n 100_000 --d 9
+
+    megagp plan --n 1_311_539 --d 9 --devices 8 --device a100
+    """
+    points = _count(n)
+    legs = workload(points, d)
+    columns = max(leg.columns for leg in legs)
+    if device.value == "cpu":
+        note("measuring this machine")
+        rates = calibrate(d, columns=columns)
+    else:
+        rates = roofline(GPUS[device.value], d, columns=columns)
+    if link is not None:
+        rates = replace(rates, link=1e9 * link)
+    found = forecast(points, d, legs, rates, devices)
+    for line in found.lines():
+        typer.echo(line)
+    if device.value != "cpu" and found.memory > GPUS[device.value].memory:
+        room = size(GPUS[device.value].memory)
+        note(f"warning: a {device.value} has {room}; use more devices or fewer points")
+
+
+def _count(n: str) -> int:
+    """A whole number, with underscores or in the form 1e6."""
+    try:
+        value = float(n)
+    except ValueError:
+        value = float("nan")
+    if not (value >= 1 and value == int(value)):
+        raise ValueError(f"--n: expected a whole number of points, got {n!r}")
+    return int(value)

@@ -1,0 +1,76 @@
+"""How fast this machine is, from a second or two of measuring each part of a fit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from megagp.covariance import Covariance
+from megagp.kernels import Matern32
+from megagp.likelihood import dense
+from megagp.operator import KernelOperator
+from megagp.planning.rates import Rates
+from megagp.preconditioners import PivotedCholesky
+from megagp.preconditioners.pivots import random_pivots
+from megagp.training import Solving
+
+# Points that products are timed on: enough to keep all threads busy, few enough to be quick.
+POINTS = 6144
+# Each part is repeated until it took this long, at least REPEATS times; the best counts.
+SECONDS, REPEATS = 0.05, 3
+# Columns at which a product is timed, beside those of training.
+FEW = 2
+# Rank that the preconditioner is timed at.
+RANK = 400
+# Ranks on other machines are reached over a network of 10 Gbit/s, if nothing else is said.
+LINK = 1.25e9
+
+
+def calibrate(d: int, *, columns: int = 12, solving: Solving | None = None) -> Rates:
+    """Rates of this machine for points in d dimensions and `columns` right-hand sides."""
+    solving = solving or Solving()
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(rng.standard_normal((POINTS, d)))
+    V = torch.from_numpy(rng.standard_normal((POINTS, columns)))
+    kernel = Matern32(np.full(d, 2.0 * d**0.5))
+    operator = KernelOperator(X, kernel, engine=solving.engine, dtype=solving.dtype)
+    precise = operator.astype("float64")
+    noise = torch.full((POINTS,), 0.1, dtype=torch.float64)
+    covariance = Covariance(operator, noise)
+    pairs = POINTS * (POINTS + 1) / 2
+    few = min(FEW, columns)
+    wide, narrow = _best(lambda: operator.matmul(V)), _best(lambda: operator.matmul(V[:, :few]))
+    column = max(0.0, wide - narrow) / max(1, columns - few)
+    pivots = random_pivots(operator, RANK, np.random.default_rng(0))
+    preconditioner = PivotedCholesky(covariance, pivots)
+    squared = POINTS * len(pivots) ** 2
+    return Rates(
+        product=max(0.0, narrow - few * column) / pairs,
+        product_column=column / pairs,
+        precise=_best(lambda: precise.matmul(V[:, :few])) / pairs,
+        gradient=_best(lambda: operator.gradient(V, V)) / pairs,
+        draw=_best(lambda: random_pivots(operator, RANK, np.random.default_rng(0)), 1) / squared,
+        setup=_best(lambda: PivotedCholesky(covariance, pivots), 1) / squared,
+        apply=_best(lambda: preconditioner.solve(V)) / (POINTS * len(pivots) * columns),
+        dense=_dense(X[: solving.dense_below], V[: solving.dense_below], kernel),
+        link=LINK,
+        source=f"measured on this machine, {torch.get_num_threads()} threads",
+    )
+
+
+def _dense(X: torch.Tensor, V: torch.Tensor, kernel: Matern32) -> float:
+    covariance = Covariance(KernelOperator(X, kernel), torch.full_like(X[:, 0], 0.1))
+    return _best(lambda: dense(covariance, V[:, :1], torch.ones_like(X[:, :1])), 1)
+
+
+def _best(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The least time of several: what others do on the machine only adds."""
+    times: list[float] = []
+    while len(times) < repeats or sum(times) < SECONDS:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,144 @@
+"""Work times rates: what a fit on some devices will take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from megagp.engines.triton.pairs import PANEL
+from megagp.planning.rates import Rates
+from megagp.planning.workload import Leg
+from megagp.progress import clock
+
+# Vectors of n x columns that a solve holds at once: right-hand sides, solutions, residuals,
+# directions, their products, the preconditioned, the best so far, an old start.
+VECTORS = 9
+# What a product adds: V in the evaluation dtype, and two doubles per sum.
+PER_SUM = 4 + 16
+# Of a point: X as given and in the engine's order, its features in float64 and float32.
+PER_COORDINATE = 8 + 8 + 8 + 4
+
+
+@dataclass(frozen=True)
+class Part:
+    """A leg and its forecast."""
+
+    leg: Leg
+    seconds: float
+    communicated: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a fit will take. Bytes are per device, and communication is what a device sends."""
+
+    n: int
+    d: int
+    devices: int
+    source: str
+    parts: tuple[Part, ...]
+    memory: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def communicated(self) -> float:
+        return sum(part.communicated for part in self.parts)
+
+    @property
+    def kernel_evaluations(self) -> float:
+        return sum(part.leg.kernel_evaluations for part in self.parts)
+
+    @property
+    def partitions(self) -> int:
+        """Pairs of tiles of the whole matrix, which the devices share."""
+        tiles = -(-self.n // PANEL)
+        return tiles * (tiles + 1) // 2
+
+    def lines(self) -> Iterator[str]:
+        """The forecast in words."""
+        yield (
+            f"forecast for {self.n:,} x {self.d} on {self.devices} "
+            f"{'device' if self.devices == 1 else 'devices'}: {clock(self.seconds)}"
+        )
+        for part in self.parts:
+            leg = part.leg
+            how = f"{leg.evaluations:.0f} evaluations" if leg.gradients or leg.dense else "a solve"
+            solves = "dense" if leg.dense else f"{leg.iterations:.0f} iterations, rank {leg.rank}"
+            yield (
+                f"{leg.name}: {clock(part.seconds)} "
+                f"({leg.points:,} points, {how}, {solves}, {leg.kernel_evaluations:.2g} "
+                "kernel evaluations)"
+            )
+        yield f"memory per device: {size(self.memory)}"
+        yield (
+            f"partitions: {self.partitions:,} pairs of {PANEL} points, "
+            f"{-(-self.partitions // self.devices):,} per device"
+        )
+        yield f"kernel evaluations: {self.kernel_evaluations:.3g}"
+        yield f"communication per device: {size(self.communicated)}"
+        yield f"speed: {self.source}"
+        yield "iterations are typical ones; those of your data show after the first solves"
+
+
+def forecast(n: int, d: int, legs: list[Leg], rates: Rates, devices: int = 1) -> Forecast:
+    """Seconds, bytes and messages of these legs on so many equal devices.
+
+    Pairs and the preconditioner's rows are shared out; what is dense is done by each device.
+    """
+    if devices < 1:
+        raise ValueError(f"devices: expected at least 1, got {devices}")
+    parts = []
+    for leg in legs:
+        sent = _communicated(leg, devices)
+        work = _seconds(leg, rates)
+        shared = work if leg.dense else work / devices
+        parts.append(Part(leg, shared + sent / rates.link, sent))
+    memory = max(_memory(leg, d, devices) for leg in legs)
+    return Forecast(n, d, devices, rates.source, tuple(parts), memory)
+
+
+def _seconds(leg: Leg, rates: Rates) -> float:
+    """On one device."""
+    if leg.dense:
+        return leg.evaluations * rates.dense
+    width = 1 + leg.width * (leg.columns - 1)
+    pairs, n, k = leg.pairs, leg.points, leg.rank
+    product = pairs * (rates.product + width * rates.product_column)
+    apply = n * k * width * rates.apply
+    evaluation = (leg.iterations + 1) * (product + apply) + n * k**2 * rates.setup
+    evaluation += pairs * (leg.gradients * rates.gradient + leg.precise * rates.precise)
+    return leg.evaluations * evaluation + n * k**2 * rates.draw
+
+
+def _communicated(leg: Leg, devices: int) -> float:
+    """Bytes a device sends: a sum over all is a ring of 2 (p - 1) / p of what is summed."""
+    if leg.dense or devices == 1:
+        return 0.0
+    ring = 2 * (devices - 1) / devices
+    width = 1 + leg.width * (leg.columns - 1)
+    products = leg.products + leg.evaluations * leg.precise
+    # A product sums n x t; a solve with the preconditioner sums k x t and gathers n x t.
+    vectors = products * 8 * width * (ring * (leg.points + leg.rank) + 0.5 * ring * leg.points)
+    return vectors + leg.evaluations * ring * 8 * leg.rank**2
+
+
+def _memory(leg: Leg, d: int, devices: int) -> float:
+    n = leg.points
+    if leg.dense:
+        return 8.0 * 6 * n * n
+    vectors = n * leg.columns * (8 * VECTORS + PER_SUM)
+    # L in float32 (float64 where that is small), and as much to choose its pivots.
+    preconditioner = 2 * 4 * n * leg.rank / devices
+    return vectors + n * d * PER_COORDINATE + preconditioner
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

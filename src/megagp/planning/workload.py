@@ -1,0 +1,148 @@
+"""What a fit consists of, leg by leg.
+
+How many iterations solves take is known only afterwards: here they are what TYPICAL says, which
+`benchmarks/forecast.py` prints beside what was needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from megagp.preconditioners.rank import DECAY, choose_rank
+from megagp.training import Recipe, Solving
+
+
+@dataclass(frozen=True)
+class Typical:
+    """What solves and searches needed on the robot arm (6 joints, 20,000 points).
+
+    rank, iterations: a solve at this rank on `points` points took so many; more as the root
+    of n, fewer as rank^-0.9 (preconditioners/rank.py).
+    width: of the columns, the share that is still iterated on average.
+    last: iterations of the solve for predictions, which starts from what training left.
+    searched, finetuned, dense: evaluations per step that a search is allowed: on a subset,
+    on everything, and by the dense way.
+    """
+
+    rank: int = 1000
+    iterations: float = 8.0
+    points: int = 10_000
+    width: float = 0.8
+    last: float = 0.0
+    searched: float = 1.2
+    finetuned: float = 1.3
+    dense: float = 0.8
+
+
+TYPICAL = Typical()
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One leg of a fit: `evaluations` solves of `columns` right-hand sides on `points` points.
+
+    iterations: per evaluation. rank: of the preconditioner; 0 where it is dense.
+    gradients: per evaluation. precise: products in float64 per evaluation.
+    """
+
+    name: str
+    points: int
+    columns: int
+    evaluations: float
+    iterations: float
+    rank: int
+    width: float
+    gradients: int
+    precise: int
+
+    @property
+    def dense(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def pairs(self) -> float:
+        """Kernel evaluations of one pass over the symmetric matrix."""
+        return self.points * (self.points + 1) / 2
+
+    @property
+    def products(self) -> float:
+        """Products in all: an iteration each, and one for the residual to start from."""
+        return 0.0 if self.dense else self.evaluations * (self.iterations + 1)
+
+    @property
+    def kernel_evaluations(self) -> float:
+        if self.dense:
+            return self.evaluations * 2 * self.pairs
+        passes = self.products + self.evaluations * (self.gradients + self.precise)
+        return passes * self.pairs + self.evaluations * self.points * self.rank
+
+
+def workload(
+    n: int,
+    d: int,
+    *,
+    recipe: Recipe | None = None,
+    solving: Solving | None = None,
+    outputs: int = 1,
+    basis: int = 1,
+    typical: Typical = TYPICAL,
+) -> list[Leg]:
+    """The legs of a fit of n points in d dimensions: training, and the solve for predictions.
+
+    outputs: columns of y. basis: columns of the mean's basis.
+    """
+    recipe, solving = recipe or Recipe(), solving or Solving()
+    known = outputs + basis
+    legs = []
+    for phase in recipe.phases(n):
+        share = typical.searched
+        if phase.optimiser == "adam":
+            share = 1.0
+        elif phase.size <= solving.dense_below:
+            share = typical.dense
+        elif phase.name.startswith("finetune"):
+            share = typical.finetuned
+        evaluations = share * phase.steps + 1
+        columns = known + solving.probes
+        legs.append(
+            _leg(phase.name, phase.size, d, columns, evaluations, solving, typical, training=True)
+        )
+    legs.append(_leg("precompute", n, d, known, 1.0, solving, typical, training=False))
+    return legs
+
+
+def _leg(
+    name: str,
+    points: int,
+    d: int,
+    columns: int,
+    evaluations: float,
+    solving: Solving,
+    typical: Typical,
+    *,
+    training: bool,
+) -> Leg:
+    if points <= solving.dense_below:
+        return Leg(name, points, columns, evaluations, 0.0, 0, 1.0, 0, 0)
+    grown = typical.iterations * math.sqrt(points / typical.points)
+    rank = solving.rank
+    if rank is None:
+        seen = typical.rank, grown
+        rank = choose_rank(points, d, columns, seen=seen, budget=solving.budget)
+    iterations = max(3.0, grown * (typical.rank / max(rank, 20)) ** DECAY)
+    if not training:
+        iterations = typical.last
+    iterations = min(iterations, solving.max_iter)
+    width = typical.width if training else 1.0
+    return Leg(
+        name,
+        points,
+        columns,
+        evaluations,
+        iterations,
+        max(1, rank),
+        width,
+        gradients=1 if training else 0,
+        precise=0 if training else 1,
+    )

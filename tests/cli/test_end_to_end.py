@@ -68,6 +68,32 @@ def test_other_settings(folder):
     assert (fitted.n_samples_, fitted.mean) == (50, "linear")
 
 
+@pytest.mark.parametrize("method", ["sgpr", "svgp"])
+def test_approximations(folder, method):
+    model = folder / f"{method}.mgp"
+    options = ["--target", "reach", "--method", method, "--inducing-points", 20]
+    run("fit", folder / "train.csv", *options, "-o", model, "-q")
+    assert megagp.load(model).inducing_points_.shape == (20, 3)
+    assert "inducing_points 20" in " ".join(run("info", model).stdout.split())
+    run("predict", model, folder / "new.parquet", "-o", folder / "out.csv", "-q")
+    assert len(read(folder / "out.csv", ["mean"])) == 100
+
+
+def test_inducing_points_are_not_for_the_exact_method(folder):
+    command = ["fit", folder / "train.csv", "--inducing-points", 9, "-o", folder / "x.mgp"]
+    result = CliRunner().invoke(app, [str(a) for a in (*command, "--target", "reach")])
+    assert result.exit_code == 1
+    assert "--inducing-points: expected with --method sgpr or svgp" in result.stderr
+
+
+def test_compare(folder):
+    table = folder / "train.csv"
+    options = ["--target", "reach", "--method", "sgpr", "--method", "exact", "-q"]
+    lines = run("compare", table, *options).stdout.splitlines()
+    assert lines[0] == "160 training points, 40 test points"
+    assert [line.split()[0] for line in lines[1:]] == ["method", "sgpr", "exact"]
+
+
 def test_demo(folder):
     result = run("demo", "--n", 100, "--joints", 2, "--plot", folder / "demo.png")
     assert "RMSE" in result.stdout

@@ -5,9 +5,12 @@ import pytest
 import torch
 
 import reference
+from megagp.covariance import Covariance
 from megagp.kernels import Matern32
-from megagp.posterior.exact_variance import ExactVariance
-from megagp.solvers import ConvergenceWarning, SolveResult, Status
+from megagp.operator import KernelOperator
+from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
+from megagp.preconditioners import PivotedCholesky
+from megagp.solvers import ConvergenceWarning, SolveResult, Status, solve
 
 CASES = reference.kernel_cases(3)
 
@@ -104,3 +107,40 @@ def test_unconverged_solves_are_told():
         V.latent(Z)
     with pytest.warns(ConvergenceWarning, match="upper bound only"):
         V.covariance(Z)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("noise_variance", [1e-4, 1e-2])
+def test_solves_stop_at_the_excess_that_they_were_given(noise_variance, dtype):
+    kernel = Matern32(2.0, 3.0)
+    X, Z, K_hat, truth = problem(kernel, 400, noise_variance)
+    noise = torch.full((400,), noise_variance, dtype=torch.float64)
+    covariance = Covariance(KernelOperator(X, kernel, dtype=dtype), noise)
+    P = PivotedCholesky(covariance, torch.arange(0, 400, 10))
+    B = torch.from_numpy(reference.matrix(kernel, X.numpy(), Z.numpy()))
+    limit = torch.full((len(Z),), 0.02 * noise_variance, dtype=torch.float64)
+    result = solve_to_excess(covariance, B, P.solve, limit, max_iter=1000)
+    assert result.converged
+    R = B - K_hat @ result.x
+    true_excess = (R * torch.linalg.solve(K_hat, R)).sum(0)
+    assert bool((true_excess <= limit).all())
+    V = ExactVariance(lambda _: result, K_hat.matmul, X, kernel)
+    found = V.latent(Z).numpy() - truth.diagonal()
+    np.testing.assert_allclose(found, true_excess, atol=1e-9)
+    # The rule by norms, ‖r‖² / σ² <= limit, asks for more.
+    rtol = (limit * noise_variance).sqrt() / B.norm(dim=0)
+    by_norm = solve(covariance, B, P.solve, rtol=rtol, max_iter=1000)
+    assert int(result.iterations.max()) < int(by_norm.iterations.max())
+
+
+def test_an_excess_out_of_reach_is_told():
+    kernel = Matern32(2.0, 3.0)
+    X, Z, _, _ = problem(kernel, 200, 1e-3)
+    noise = torch.full((200,), 1e-3, dtype=torch.float64)
+    covariance = Covariance(KernelOperator(X, kernel), noise)
+    P = PivotedCholesky(covariance, torch.arange(0, 200, 20))
+    B = torch.from_numpy(reference.matrix(kernel, X.numpy(), Z.numpy()))
+    limit = torch.full((len(Z),), 1e-12, dtype=torch.float64)
+    result = solve_to_excess(covariance, B, P.solve, limit, max_iter=2)
+    assert not result.converged
+    assert int(result.iterations.max()) <= 2

@@ -368,3 +368,29 @@ def test_a_rising_residual_is_not_stagnation():
     assert min(seen[: 5 * PATIENCE]) > 1  # the case at hand
     assert result.converged
     assert relative_residual(A, result.x, B).max() <= 1.05 * 0.5
+
+
+def test_columns_stop_at_their_excess():
+    """rᵀP⁻¹r is what the recurrence keeps; a tolerance of 0 leaves the end to it alone."""
+    A, B = spd(80, 1e3), right_hand_sides(80, 4)
+    inverse = 1 / A.diagonal()[:, None]
+    excess = torch.tensor([1e-1, 1e-3, 1e-5, 1e9], dtype=torch.float64)
+    result = pcg(
+        product(A),
+        B,
+        precondition=lambda R: inverse * R,
+        rtol=0.0,
+        excess=excess,
+        verify=False,
+    )
+    R = B - A @ result.x
+    assert result.converged
+    assert bool(((R * inverse * R).sum(0) <= 1.01 * excess).all())
+    assert result.iterations[0] < result.iterations[1] < result.iterations[2]
+    assert result.iterations[3] == 0
+
+
+def test_excess_is_not_verified():
+    A, B = spd(10, 10.0), right_hand_sides(10, 1)
+    with pytest.raises(ValueError, match="excess: expected together with verify=False"):
+        pcg(product(A), B, excess=torch.ones(1, dtype=torch.float64))

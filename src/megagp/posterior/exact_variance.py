@@ -15,14 +15,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from megagp.covariance import Covariance
 from megagp.kernels import Kernel
 from megagp.operator import KernelOperator
 from megagp.posterior.neighbours import chunks
-from megagp.solvers import ConvergenceWarning, SolveResult
+from megagp.solvers import ConvergenceWarning, Product, SolveResult, Status, pcg
+from megagp.solvers.result import relative
 
 # Right-hand sides that are solved at once at most, and the n-vectors a solver holds for each.
 MAX_CHUNK = 256
 VECTORS = 12
+# PCG aims a little below, so that its drift does not cost another round.
+MARGIN = 0.8
 
 
 class ExactVariance:
@@ -81,6 +85,55 @@ class ExactVariance:
     def _cross(self, X_new: Tensor) -> Tensor:
         """k(X, X_new), n x t."""
         return KernelOperator(self._X, self._kernel, X_new, dtype="float64").block()
+
+
+def solve_to_excess(
+    covariance: Covariance,
+    B: Tensor,
+    precondition: Product,
+    limit: Tensor,
+    *,
+    max_iter: int,
+) -> SolveResult:
+    """K̂ x = B until rᵀP⁻¹r <= limit (t) for each column, with r = B - K̂x in float64.
+
+    With P ≼ K̂ that bounds rᵀK̂⁻¹r, by which x raises a variance. The norm of r says less: where
+    the noise is small, ‖r‖² / σ² exceeds rᵀK̂⁻¹r by orders of magnitude.
+    In float32 first; columns that it leaves above their limit go on in float64.
+    """
+    precise = covariance.precise()
+    x, R = torch.zeros_like(B), B.clone()
+    excess = (R * precondition(R)).sum(dim=0)
+    iterations = torch.zeros(B.shape[1], dtype=torch.long)
+    status = [Status.CONVERGED] * B.shape[1]
+    products = 0
+    for working in (covariance, precise):
+        todo = (excess > limit).nonzero()[:, 0]
+        if not len(todo):
+            break
+        step = pcg(
+            working.matmul,
+            R[:, todo].contiguous(),
+            precondition=precondition,
+            rtol=0.0,
+            excess=MARGIN * limit[todo],
+            max_iter=max_iter - int(iterations.max()),
+            verify=False,
+            ranks=covariance.ranks,
+        )
+        trial = x[:, todo] + step.x
+        left = B[:, todo] - precise.matmul(trial)
+        found = (left * precondition(left)).sum(dim=0)
+        # A correction in too low a precision can make things worse: those are not taken.
+        fell = found < excess[todo]
+        x[:, todo[fell]], R[:, todo[fell]] = trial[:, fell], left[:, fell]
+        excess[todo[fell]] = found[fell]
+        iterations[todo] += step.iterations
+        products += step.products + len(todo)
+        for j, s in zip(todo.tolist(), step.status, strict=True):
+            missed = Status.STAGNATED if s is Status.CONVERGED else s
+            status[j] = Status.CONVERGED if excess[j] <= limit[j] else missed
+    return SolveResult(x, tuple(status), iterations, relative(R, B), products=products, R=R)
 
 
 def _warn(missed: list[SolveResult]) -> None:

@@ -19,11 +19,11 @@ from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import basis
 from megagp.operator import KernelOperator
-from megagp.posterior.exact_variance import ExactVariance
+from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
 from megagp.posterior.lanczos_variance import LanczosVariance
 from megagp.posterior.subset_variance import SubsetVariance
 from megagp.preconditioners import PivotedCholesky
-from megagp.solvers import SolveResult, solve
+from megagp.solvers import SolveResult
 
 VARIANCES = ("joint", "lanczos", "exact")
 # New points per pass: what a pass holds is a few columns for each of them.
@@ -87,12 +87,13 @@ class Posterior:
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.
 
-        A residual r raises the variance by rᵀK̂⁻¹r <= ‖r‖² / σ²: at most EXCESS σ² in all.
+        A residual r raises the variance by rᵀK̂⁻¹r <= rᵀP⁻¹r, since the preconditioner has
+        P ≼ K̂: it leaves a positive semidefinite part of K out. At most EXCESS σ² in all.
         """
-        enough = EXCESS**0.5 * self.noise.min() / B.norm(dim=0).clamp(min=1e-300)
-        rtol = enough.clamp(max=self.rtol)
-        P = self._preconditioner.solve
-        return solve(self._K_hat, B, P, rtol=rtol, max_iter=self.max_iter)
+        limit = torch.full((B.shape[1],), EXCESS * float(self.noise.min()), dtype=B.dtype)
+        return solve_to_excess(
+            self._K_hat, B, self._preconditioner.solve, limit, max_iter=self.max_iter
+        )
 
     def _products(self, X_new: Tensor) -> Tensor:
         """k(X_new, X) [v, G], m x (p + q), in float64: v is large where the noise is small."""

@@ -63,6 +63,7 @@ def pcg(
     *,
     precondition: Product | None = None,
     rtol: float | Tensor = 0.01,
+    excess: Tensor | None = None,
     max_iter: int = 1000,
     min_iter: int = 0,
     x0: Tensor | None = None,
@@ -74,14 +75,19 @@ def pcg(
     """Solve A X = B, n x t, for symmetric positive definite A by products with it.
 
     rtol: tolerance on ‖B - A X‖ / ‖B‖, one for all columns or one for each.
+    excess: a column is done, too, when rᵀP⁻¹r is at most this; t. Not with `verify`, which
+    knows residuals alone: whoever asks for it checks it.
     min_iter: iterations before a column may be dropped, for tolerances that zero would meet.
     precondition: P⁻¹, applied to n x t. verify: recompute residuals before the end; without
     it, a product or two less, and the residual is the recurrence's.
     saver: goes on from the iteration that it has kept, if any.
     Cost: one product with A and one with P⁻¹ per iteration.
     """
+    if excess is not None and verify:
+        raise ValueError("excess: expected together with verify=False, got verify=True")
     kept = None if saver is None else saver.load()
     run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, ranks)
+    run.excess = excess
     if kept is not None:
         run.restore(kept)
     run.drop_finished(min_iter == 0)
@@ -118,6 +124,7 @@ class _Run:
         self.matmul, self.B, self.ranks = matmul, B, ranks
         self.precondition = precondition or torch.clone
         self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
+        self.excess: Tensor | None = None
         self.X = torch.zeros_like(B) if x0 is None else x0.clone()
         self.R = B.clone()
         self.products = 0
@@ -237,7 +244,10 @@ class _Run:
         a = self.active
         nothing = torch.full_like(self.rtol, torch.finfo(self.B.dtype).eps)
         limit = self.rtol if by_tolerance else torch.minimum(self.rtol, nothing)
-        for j in a[self.residual[a] <= limit[a]].tolist():
+        done = self.residual[a] <= limit[a]
+        if by_tolerance and self.excess is not None:
+            done |= self.rz[a] <= self.excess[a]
+        for j in a[done].tolist():
             if self.status[j] is Status.MAX_ITER:
                 self.status[j] = Status.CONVERGED
         self.active = self._with(Status.MAX_ITER)

@@ -164,8 +164,9 @@ def test_neighbours_are_chosen_by_what_they_are_worth():
     X = points(3000, 8)
     many = SubsetVariance(X, Matern32(6.0, 10.0), noise_of(X, 1e-3), torch.arange(0))
     assert many.neighbours == CHOICES[-1]
-    between = SubsetVariance(X, Matern32(6.0, 10.0), noise_of(X, 1e-3), torch.arange(0), excess=0.2)
-    assert CHOICES[0] < between.neighbours < CHOICES[-1]
+    chosen = [many.choose_neighbours(excess) for excess in (0.2, 0.15, 0.1, 0.07, 0.05)]
+    assert chosen == sorted(chosen)
+    assert len(set(chosen)) > 2
 
 
 def noise_of(X, variance):

@@ -216,7 +216,6 @@ def test_progress_and_jitter_are_reported(model, capsys):
         (SGPRegressor(jitter=0.0), "jitter: expected a positive number, got 0.0"),
         (SVGPRegressor(variational="exact"), "variational: expected one of"),
         (SVGPRegressor(natural_rate=2.0), "natural_rate: expected a number up to 1, got 2.0"),
-        (SVGPRegressor(dtype="float16"), "dtype: expected one of"),
         (SVGPRegressor(epochs=0), "epochs: expected a whole number >= 1, got 0"),
     ],
 )

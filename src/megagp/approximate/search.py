@@ -85,9 +85,6 @@ def adam(objective: CollapsedLoss, steps: int, learning_rate: float, report: Rep
 
 def lbfgs(objective: CollapsedLoss, steps: int, report: Report) -> None:
     """L-BFGS-B on all of θ, until nothing is gained or `steps` are done."""
-    start = objective.best[1]
-    if not np.isfinite(objective(start)[0]):
-        raise ValueError(NO_START)
     done = 0
 
     def after(_: Vector) -> None:
@@ -97,10 +94,12 @@ def lbfgs(objective: CollapsedLoss, steps: int, report: Report) -> None:
 
     minimize(
         objective,
-        start,
+        objective.best[1],
         jac=True,
         method="L-BFGS-B",
         bounds=objective.parameters.bounds(),
         callback=after,
         options={"maxiter": steps, "maxfun": 2 * steps + 10, "maxcor": MEMORY, "ftol": 1e-7},
     )
+    if not np.isfinite(objective.best[0]):
+        raise ValueError(NO_START)

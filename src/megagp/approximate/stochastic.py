@@ -29,7 +29,6 @@ class Schedule:
     """How to go through the data.
 
     variational: "natural" for natural gradients of length `natural_rate`, "adam" for Adam.
-    dtype: of the large products; factors and triangular solves are float64 always.
     """
 
     epochs: int
@@ -38,7 +37,6 @@ class Schedule:
     variational: str = "natural"
     natural_rate: float = 0.1
     jitter: float = 1e-6
-    dtype: torch.dtype = torch.float32
 
     def steps(self, n: int) -> int:
         """Of one epoch."""
@@ -112,7 +110,7 @@ class _Run:
             self.q = natural_step(self.q, A, batch, noise, rate)
         else:
             self.q = Variational(self.mu, self.root.T)
-        found = stochastic_bound(cross, factor, A, batch, noise, self.q, schedule.dtype)
+        found = stochastic_bound(cross, factor, A, batch, noise, self.q)
         self.steps += 1
         self.largest_share = max(self.largest_share, factor.share)
         self._move(found, A, self.H[rows], batch.share / noise)

@@ -103,25 +103,20 @@ def stochastic_bound(
     batch: Batch,
     noise_variance: float,
     q: Variational,
-    dtype: torch.dtype = torch.float64,
 ) -> Gradient:
-    """The bound on a batch and its gradient.
-
-    dtype: of the products that S, A and Ā go through; factors, solves and sums stay float64.
-    """
+    """The bound on a batch and its gradient."""
     s, p, weight = noise_variance, batch.errors.shape[1], batch.share / noise_variance
     m, b = A.shape
     left = batch.errors - A.T @ q.mu
-    a, R = A.to(dtype), q.R.to(dtype)
-    RA = R @ a
+    RA = q.R @ A
     # Ā σ² b / n
-    A_bar = (p * (a - R.T @ RA)).double().addmm_(q.mu, left.T)
+    A_bar = (p * (A - q.R.T @ RA)).addmm_(q.mu, left.T)
     diagonal = cross.kernel.diagonal(batch.X).detach()
-    spread = diagonal - A.square().sum(0) + RA.double().square().sum(0)
+    spread = diagonal - A.square().sum(0) + RA.square().sum(0)
     misfit = float(left.square().sum()) + p * float(spread.sum())
     value = -0.5 * batch.share * (b * p * math.log(2 * math.pi * s) + misfit / s) - q.divergence()
     G = weight * factor.solve_transposed(A_bar).T
-    M = weight * (A_bar.to(dtype) @ a.T).double()
+    M = weight * (A_bar @ A.T)
     lower = M.tril(-1)
     D = -0.5 * factor.pull(lower + lower.T + M.diagonal().diag())
     tiles = iter(list(cross.tiles(b)))
@@ -145,6 +140,6 @@ def stochastic_bound(
 def root_gradient(A: Tensor, RA: Tensor, R: Tensor, p: int, weight: float) -> Tensor:
     """Of the bound by Rᵀ, lower triangular: from the data (weight = n/bσ²), and from KL."""
     root = R.T
-    found = -weight * p * (A.to(RA.dtype) @ RA.T).double() - p * root
+    found = -weight * p * (A @ RA.T) - p * root
     found.diagonal().add_(p / root.diagonal())
     return found.tril()

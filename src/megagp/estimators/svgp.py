@@ -23,7 +23,6 @@ from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.factor import factorise
 from megagp.estimators.base import PAPER_START, one_of
 from megagp.estimators.inducing import InducingRegressor, jitter_report, seconds_report
-from megagp.inputs import DTYPES
 from megagp.kernels import Kernel, Matern32
 from megagp.likelihood import Trend
 from megagp.mean import basis
@@ -55,8 +54,6 @@ class SVGPRegressor(InducingRegressor):
     polish : bool
         At the end, take the best distribution for the hyperparameters found, by one pass over the
         data: O(n m²).
-    dtype : "float32" or "float64"
-        Of the large products in training; factors and triangular solves are float64 always.
 
     Attributes
     ----------
@@ -84,7 +81,6 @@ class SVGPRegressor(InducingRegressor):
         "noise_floor",
         "jitter",
         "whiten",
-        "dtype",
     )
 
     def __init__(
@@ -106,7 +102,6 @@ class SVGPRegressor(InducingRegressor):
         noise_floor: float = 1e-4,
         jitter: float = 1e-6,
         whiten: bool = True,
-        dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -126,7 +121,6 @@ class SVGPRegressor(InducingRegressor):
         self.noise_floor = noise_floor
         self.jitter = jitter
         self.whiten = whiten
-        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -221,13 +215,11 @@ class SVGPRegressor(InducingRegressor):
             variational=self.variational,
             natural_rate=self.natural_rate,
             jitter=self.jitter,
-            dtype=DTYPES[self.dtype],
         )
 
     def _check_settings(self) -> None:
         self._check_shared()
         one_of("variational", self.variational, VARIATIONAL)
-        one_of("dtype", self.dtype, tuple(DTYPES))
         self._check_whole(("epochs", "batch_size"))
         self._check_positive(("natural_rate",))
         if self.natural_rate > 1:

@@ -74,7 +74,8 @@ def test_approximations(folder, method):
     options = ["--target", "reach", "--method", method, "--inducing-points", 20]
     run("fit", folder / "train.csv", *options, "-o", model, "-q")
     assert megagp.load(model).inducing_points_.shape == (20, 3)
-    assert "inducing_points 20" in " ".join(run("info", model).stdout.split())
+    rows = [line.split("│") for line in run("info", model).stdout.splitlines()]
+    assert ["inducing_points", "20"] in [[c.strip() for c in row[1:3]] for row in rows]
     run("predict", model, folder / "new.parquet", "-o", folder / "out.csv", "-q")
     assert len(read(folder / "out.csv", ["mean"])) == 100
 

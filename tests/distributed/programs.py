@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import warnings
 from typing import Any
@@ -26,6 +27,21 @@ def data(n: int, d: int = 3) -> tuple[Any, Any]:
 
 def kernel(d: int = 3) -> Matern32:
     return Matern32(np.linspace(0.8, 1.6, d), 1.3)
+
+
+def everything(size: int) -> dict[str, Any]:
+    """All programs, so that a number of ranks need be started only once."""
+    uneven = tuple(float(1 + 3 * rank) for rank in range(size))
+    return {
+        "products": products(),
+        "solves": solves(None),
+        "uneven": solves(uneven),
+        "fits": fits(),
+        "unseeded": unseeded_fit(),
+        "different": different_data(),
+        "broadcasts": broadcasts(),
+        "apart": alone_within_ranks(),
+    }
 
 
 def products() -> dict[str, Any]:
@@ -155,7 +171,11 @@ def alone_within_ranks() -> float:
     """Each rank for itself: other data on each, and no hang."""
     rank = distributed.current().rank
     X, y = data(20 + rank)
-    return float(GPRegressor(distributed=False, random_state=0).fit(X, y).predict(X[:1])[0])
+    model = GPRegressor(distributed=False, random_state=0).fit(X, y)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/own.mgp")
+        assert os.path.exists(f"{folder}/own.mgp"), "every rank writes its own model"
+    return float(model.predict(X[:1])[0])
 
 
 def interrupted(how: str, timeout: float) -> tuple[str, float]:

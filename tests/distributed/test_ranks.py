@@ -16,27 +16,13 @@ SIZES = [2, 3, 5]
 @pytest.fixture(scope="module")
 def alone():
     """What one process finds; started like a rank, so that it has one thread as well."""
-    return ranks.run(1, _all_programs, 1)[0]
+    return ranks.run(1, programs.everything, 1)[0]
 
 
 @pytest.fixture(scope="module", params=SIZES)
 def together(request):
     """What `size` ranks found, by program; each size is started once."""
-    return ranks.run(request.param, _all_programs, request.param)
-
-
-def _all_programs(size):
-    uneven = tuple(float(1 + 3 * rank) for rank in range(size))
-    return {
-        "products": programs.products(),
-        "solves": programs.solves(None),
-        "uneven": programs.solves(uneven),
-        "fits": programs.fits(),
-        "unseeded": programs.unseeded_fit(),
-        "different": programs.different_data(),
-        "broadcasts": programs.broadcasts(),
-        "apart": programs.alone_within_ranks(),
-    }
+    return ranks.run(request.param, programs.everything, request.param)
 
 
 def compare(found, expected, **tolerance):

@@ -82,7 +82,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         Of several ranks the first one writes.
         """
         check_is_fitted(self)
-        if not distributed.is_first():
+        if not self._writes():
             return
         header, tensors = self._pack()
         names = getattr(self, "feature_names_in_", None)
@@ -187,6 +187,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
             kernel = Matern32(np.ones(d) if self.ard else 1.0)
         kernel.check_inputs(d)
         return kernel
+
+    def _writes(self) -> bool:
+        """Whether this process is the one that writes files."""
+        return distributed.is_first()
 
     def _seed(self, ranks: Ranks = ALONE) -> int:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -269,6 +269,9 @@ class GPRegressor(Regressor):
     def _ranks(self) -> Ranks:
         return current() if self.distributed else ALONE
 
+    def _writes(self) -> bool:
+        return super()._writes() or not self.distributed
+
     def _fit_whitened(
         self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress, ranks: Ranks
     ) -> None:

@@ -185,7 +185,7 @@ def check_value(case, rank, **options):
     assert found.solve.converged
     assert found.standard_error > 0
     # Beside the error of the probes, that of solves and float32 entries.
-    allowed = 4 * found.standard_error + 1e-4 * len(case[1])
+    allowed = 4 * found.standard_error + 2e-4 * len(case[1])
     assert abs(found.value - exact.value) < allowed
     assert abs(found.value - exact.value) < 0.005 * max(abs(exact.value), len(case[1]))
     np.testing.assert_allclose(
@@ -275,7 +275,7 @@ def test_warm_start_changes_little_and_saves_work():
     case = problem(Matern32(1.0), 300, 0.05)
     cold = estimate(*case, 20, rtol=1e-5)
     warm = estimate(*case, 20, rtol=1e-5, start=cold.solutions)
-    assert warm.value == pytest.approx(cold.value, rel=1e-6)
+    assert warm.value == pytest.approx(cold.value, rel=1e-5)
     assert not warm.solve.iterations[:2].any()
     assert torch.equal(warm.solve.iterations[2:], cold.solve.iterations[2:])
 

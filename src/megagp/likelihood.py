@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
+from megagp.kernels import contract
 from megagp.lanczos import log_quadratic_forms
-from megagp.preconditioners import PivotedCholesky
+from megagp.preconditioners import Preconditioner
 from megagp.solvers import Callback, Cholesky, Saver, SolveResult, pcg
 
 # Directions in which the columns of H are dependent get the coefficient 0.
@@ -65,7 +66,7 @@ def stochastic(
     covariance: Covariance,
     Y: Tensor,
     H: Tensor,
-    preconditioner: PivotedCholesky,
+    preconditioner: Preconditioner,
     generator: torch.Generator,
     *,
     probes: int = 10,
@@ -104,6 +105,7 @@ def stochastic(
         min_iter=min_iter,
         x0=x0,
         verify=False,
+        natural=True,
         callback=callback,
         ranks=covariance.ranks,
         saver=saver,
@@ -167,19 +169,10 @@ def _by_logarithm(covariance: Covariance, U: Tensor, W: Tensor) -> dict[str, Ten
 
 
 def _dense_gradient(covariance: Covariance, G: Tensor) -> dict[str, Tensor]:
-    """The derivative of Σ G * K̂ by the logarithm of each hyperparameter, by autograd."""
+    """The derivative of Σ G * K̂ by the logarithm of each hyperparameter."""
     operator = covariance.operator
-    values = {
-        name: operator.kernel.values()[name].detach().clone().requires_grad_()
-        for name, h in operator.kernel.hyperparameters().items()
-        if not h.frozen
-    }
-    gradient: dict[str, Tensor] = {}
-    if values:
-        with torch.enable_grad():
-            K = operator.kernel.bind(values).evaluate(operator.X, operator.X)
-            found = torch.autograd.grad(K, list(values.values()), G, allow_unused=True)
-        for (name, value), g in zip(values.items(), found, strict=True):
-            gradient[name] = (torch.zeros_like(value) if g is None else g) * value.detach()
+    values = operator.kernel.values()
+    by_value = contract(operator.kernel, operator.X, G)
+    gradient = {name: g * values[name].detach() for name, g in by_value.items()}
     gradient["noise_variance"] = G.diagonal() @ covariance.noise
     return gradient

@@ -394,3 +394,34 @@ def test_excess_is_not_verified():
     A, B = spd(10, 10.0), right_hand_sides(10, 1)
     with pytest.raises(ValueError, match="excess: expected together with verify=False"):
         pcg(product(A), B, excess=torch.ones(1, dtype=torch.float64))
+
+
+# ---- the natural measure --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_natural_measure_is_of_the_error_in_the_norm_of_A(started):
+    rng = np.random.default_rng(0)
+    Q, _ = np.linalg.qr(rng.normal(size=(60, 60)))
+    A = torch.from_numpy(Q @ np.diag(np.geomspace(1e-4, 1.0, 60)) @ Q.T)
+    A = 0.5 * (A + A.T)
+    B = torch.from_numpy(rng.normal(size=(60, 3)))
+    x = torch.linalg.solve(A, B)
+    # A preconditioner within a factor 2 of A: the measure is within a factor 2 of the error's.
+    inverse = torch.linalg.inv(A + 0.5 * A.diagonal().diag().clamp(max=1e-4))
+    found = pcg(
+        lambda V: A @ V,
+        B,
+        precondition=lambda R: inverse @ R,
+        rtol=torch.tensor([0.1, 0.01, 1e-3], dtype=torch.float64),
+        natural=True,
+        verify=False,
+        x0=0.5 * x if started else None,
+    )
+    assert found.converged
+    R = B - A @ found.x
+    claimed = ((R * (inverse @ R)).sum(0) / (B * (inverse @ B)).sum(0)).sqrt()
+    torch.testing.assert_close(found.residual, claimed, rtol=1e-6, atol=1e-12)
+    assert (claimed <= torch.tensor([0.1, 0.01, 1e-3])).all()
+    error = ((found.x - x) * (A @ (found.x - x))).sum(0) / (x * (A @ x)).sum(0)
+    assert (error.sqrt() <= 2 * claimed).all()

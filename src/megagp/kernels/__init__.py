@@ -1,7 +1,9 @@
 """Covariance functions: hyperparameters and a formula."""
 
+from megagp.kernels.batch import evaluate_batch
 from megagp.kernels.composite import Product, Sum
 from megagp.kernels.constant import Constant
+from megagp.kernels.contraction import contract
 from megagp.kernels.hyperparameter import Hyperparameter, Positive
 from megagp.kernels.kernel import Kernel
 from megagp.kernels.linear import Linear
@@ -26,4 +28,6 @@ __all__ = [
     "RationalQuadratic",
     "Stationary",
     "Sum",
+    "contract",
+    "evaluate_batch",
 ]

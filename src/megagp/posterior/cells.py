@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from megagp.posterior.neighbours import Neighbours
+from megagp.neighbours import Neighbours
 
 
 class Cells:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from megagp.covariance import Covariance
 from megagp.kernels import Kernel
+from megagp.neighbours import chunks
 from megagp.operator import KernelOperator
-from megagp.posterior.neighbours import chunks
 from megagp.solvers import ConvergenceWarning, Product, SolveResult, Status, pcg
 from megagp.solvers.result import relative
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from megagp.kernels import Kernel
+from megagp.neighbours import chunks
 from megagp.operator import KernelOperator
-from megagp.posterior.neighbours import chunks
 
 # A direction this much shorter than K̂ q is roundoff: the space is exhausted.
 BREAKDOWN = 1e-10

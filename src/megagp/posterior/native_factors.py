@@ -20,6 +20,7 @@ from torch import Tensor
 
 from megagp.engines.native import Component, components, joint_factor_size, joint_variance
 from megagp.kernels import Kernel
+from megagp.neighbours import chunks
 from megagp.posterior.cell_factors import (
     JITTERS,
     CellFactors,
@@ -28,7 +29,6 @@ from megagp.posterior.cell_factors import (
     not_positive,
     runs_of,
 )
-from megagp.posterior.neighbours import chunks
 
 # What float32 may add to a variance, as a share of it, noise included.
 TOLERANCE = 1e-3

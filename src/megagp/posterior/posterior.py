@@ -37,6 +37,11 @@ PIVOT_BUDGET = 512 * 2**20
 EXCESS = 0.02
 
 
+def most_pivots(n: int) -> int:
+    """Pivots on which the joint variances of n points may rest."""
+    return min(MOST_PIVOTS, max(FEWEST_PIVOTS, PIVOT_BUDGET // (16 * n)))
+
+
 @dataclass(frozen=True)
 class Posterior:
     """All that predictions need, on whitened data.
@@ -124,8 +129,7 @@ class Posterior:
     def _joint(self) -> SubsetVariance:
         # A posterior that was solved by Cholesky has all its points as pivots: that is exact.
         every = len(self.pivots) == len(self.X)
-        affordable = max(FEWEST_PIVOTS, PIVOT_BUDGET // (16 * len(self.X)))
-        pivots = self.pivots if every else self.pivots[: min(MOST_PIVOTS, affordable)]
+        pivots = self.pivots if every else self.pivots[: most_pivots(len(self.X))]
         return SubsetVariance(self.X, self.kernel, self.noise, pivots, neighbours=self.neighbours)
 
     @cached_property

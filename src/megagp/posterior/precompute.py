@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from megagp.likelihood import generalised_least_squares
-from megagp.posterior.posterior import Posterior
+from megagp.posterior.posterior import Posterior, most_pivots
+from megagp.preconditioners import random_pivots
 from megagp.solvers import Callback, Cholesky, SolveResult, solve
 from megagp.training import Objective
 
@@ -40,6 +42,11 @@ def precompute(
             saver=objective.saver("weights"),
         )
         pivots = P.pivots
+        wanted = min(len(Y) // 4, most_pivots(len(Y)))
+        if len(pivots) < wanted:
+            # A rank that serves solves best is less than variances can use.
+            rng = np.random.default_rng(objective.seed)
+            pivots = random_pivots(covariance.operator, wanted, rng)
     VY, VH = result.x[:, : Y.shape[1]], result.x[:, Y.shape[1] :]
     trend = generalised_least_squares(H, Y, VH, VY)
     posterior = Posterior(

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from megagp.engines import NativeEngine
 from megagp.kernels import Kernel
+from megagp.neighbours import Neighbours, chunks, metric_features
 from megagp.operator import KernelOperator
 from megagp.posterior.cell_factors import (
     JITTERS,
@@ -35,7 +36,6 @@ from megagp.posterior.cell_factors import (
 )
 from megagp.posterior.cells import Cells
 from megagp.posterior.native_factors import NativeFactors
-from megagp.posterior.neighbours import Neighbours, chunks, metric_features
 
 # Neighbours per point of a cell. Larger cells need fewer factorisations, and more neighbours for
 # the same excess.

@@ -31,7 +31,7 @@ class PivotedCholesky:
         self.noise = covariance.noise
         self.ranks = covariance.ranks
         self.rows = self.ranks.rows(len(covariance))
-        self.L = _low_rank(covariance, pivots, self.rows)
+        self.L = low_rank(covariance, pivots, self.rows)
         k = self.L.shape[1]
         # P⁻¹ = N⁻¹ - N⁻¹ L A⁻¹ Lᵀ N⁻¹,  A = I + Lᵀ N⁻¹ L  (Woodbury)
         A = torch.zeros(k, k, dtype=torch.float64)
@@ -80,7 +80,7 @@ class PivotedCholesky:
             yield self.rows, self.L
             return
         room = torch.empty(min(CHUNK, len(self.L)), self.rank, dtype=torch.float64)
-        for rows in _pieces(self.rows, CHUNK):
+        for rows in pieces(self.rows, CHUNK):
             yield rows, room[: rows.stop - rows.start].copy_(self.L[self._own(rows)])
 
     def _own(self, rows: slice) -> slice:
@@ -88,7 +88,7 @@ class PivotedCholesky:
         return slice(rows.start - self.rows.start, rows.stop - self.rows.start)
 
 
-def _low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
+def low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
     """Rows `own` of L = K[:, S] C⁻ᵀ in float64, some at a time, kept in float32."""
     operator = covariance.operator.astype("float64")
     n, k = len(covariance), len(pivots)
@@ -97,14 +97,14 @@ def _low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
     if k == 0:
         return L
     C = _factor(operator.block(pivots, pivots))
-    for rows in _pieces(own, 4 * CHUNK):
+    for rows in pieces(own, 4 * CHUNK):
         block = operator.block(rows, pivots)
         part = torch.linalg.solve_triangular(C, block.T, upper=False).T
         L[rows.start - own.start : rows.stop - own.start] = part
     return L
 
 
-def _pieces(rows: slice, size: int) -> Iterator[slice]:
+def pieces(rows: slice, size: int) -> Iterator[slice]:
     for start in range(rows.start, rows.stop, size):
         yield slice(start, min(start + size, rows.stop))
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-# Iterations are taken to fall as rank^-DECAY; `make bench-solvers` prints them by rank.
-DECAY = 0.9
-# Before any solve was seen: iterations to 0.01 at this rank.
-TYPICAL_RANK, TYPICAL_ITERATIONS = 1000, 20.0
+# Iterations are taken to fall as rank^-DECAY, slower if neighbours see to what the rank leaves;
+# `make bench-solvers` prints them by rank.
+DECAY, DECAY_WITH_NEIGHBOURS = 0.9, 0.7
+# Before any solve was seen: iterations to 0.01 at these ranks.
+TYPICAL, TYPICAL_WITH_NEIGHBOURS = (1000, 20.0), (300, 10.0)
 # Rough costs in float32 multiply-adds of the native product: evaluating k(x, z) takes about as
 # many as 20 dimensions do.
 EVALUATE = 20
 SETUP = 9
+GATHER = 23  # per point, squared number of neighbours and rank: gathered rows, small products
 SOLVE = 20  # per entry of L and right-hand side: two skinny float64 products, bound by memory
 CHOICES = (50, 100, 200, 300, 400, 500, 700, 1000, 1400, 2000, 2800, 4000)
 
@@ -19,6 +21,7 @@ def choose_rank(
     d: int,
     columns: int,
     *,
+    neighbours: int = 0,
     seen: tuple[int, float] | None = None,
     solves: int = 1,
     budget: int = 1 << 29,
@@ -28,7 +31,7 @@ def choose_rank(
     seen: (rank, iterations) of an earlier solve like these. budget: bytes for L (float32).
     """
     allowed = [k for k in CHOICES if k <= n // 4 and 4 * n * k <= budget]
-    return min(allowed, key=lambda k: cost(k, n, d, columns, seen, solves), default=0)
+    return min(allowed, key=lambda k: cost(k, n, d, columns, seen, solves, neighbours), default=0)
 
 
 def cost(
@@ -38,10 +41,13 @@ def cost(
     columns: int,
     seen: tuple[int, float] | None = None,
     solves: int = 1,
+    neighbours: int = 0,
 ) -> float:
     """Multiply-adds of one factorisation and the solves with it at rank k."""
-    rank, iterations = seen or (TYPICAL_RANK, TYPICAL_ITERATIONS)
-    shrunk: float = (max(rank, 20) / max(k, 20)) ** DECAY
+    rank, iterations = seen or (TYPICAL_WITH_NEIGHBOURS if neighbours else TYPICAL)
+    decay = DECAY_WITH_NEIGHBOURS if neighbours else DECAY
+    shrunk: float = (max(rank, 20) / max(k, 20)) ** decay
     expected = max(3.0, iterations * shrunk)
     product = n * n / 2 * (d + EVALUATE + 4 * columns)
-    return SETUP * n * k**2 + solves * expected * (product + SOLVE * n * k * columns)
+    setup = n * k * (SETUP * k + GATHER * neighbours**2)
+    return setup + solves * expected * (product + SOLVE * n * k * columns)

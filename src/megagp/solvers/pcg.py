@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from megagp.distributed import ALONE, Ranks
-from megagp.solvers.result import Coefficients, SolveResult, Status, relative
+from megagp.solvers.result import Coefficients, SolveResult, Status
 
 RECOMPUTE = 50
 PATIENCE = 200
@@ -68,6 +68,7 @@ def pcg(
     min_iter: int = 0,
     x0: Tensor | None = None,
     verify: bool = True,
+    natural: bool = False,
     callback: Callback | None = None,
     ranks: Ranks = ALONE,
     saver: Saver | None = None,
@@ -75,6 +76,8 @@ def pcg(
     """Solve A X = B, n x t, for symmetric positive definite A by products with it.
 
     rtol: tolerance on ‖B - A X‖ / ‖B‖, one for all columns or one for each.
+    natural: with rᵀ P⁻¹ r in place of ‖r‖². That is next to rᵀ A⁻¹ r, the error of x in the norm
+    of A, and what quadratic forms need; it costs nothing more.
     excess: a column is done, too, when rᵀP⁻¹r is at most this; t. Not with `verify`, which
     knows residuals alone: whoever asks for it checks it.
     min_iter: iterations before a column may be dropped, for tolerances that zero would meet.
@@ -86,7 +89,7 @@ def pcg(
     if excess is not None and verify:
         raise ValueError("excess: expected together with verify=False, got verify=True")
     kept = None if saver is None else saver.load()
-    run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, ranks)
+    run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, natural, ranks)
     run.excess = excess
     if kept is not None:
         run.restore(kept)
@@ -118,10 +121,11 @@ class _Run:
         precondition: Product | None,
         rtol: float | Tensor,
         x0: Tensor | None,
+        natural: bool,
         ranks: Ranks,
     ) -> None:
         t = B.shape[1]
-        self.matmul, self.B, self.ranks = matmul, B, ranks
+        self.matmul, self.B, self.natural, self.ranks = matmul, B, natural, ranks
         self.precondition = precondition or torch.clone
         self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
         self.excess: Tensor | None = None
@@ -131,7 +135,8 @@ class _Run:
         if x0 is not None:
             self.R -= matmul(x0)
             self.products += t
-        self.residual = self._relative(self.R, B)
+        self.size = self._square(B)
+        self.residual = self._relative(self.R, torch.arange(t))
         self.status = [Status.MAX_ITER] * t
         self.iterations = torch.zeros(t, dtype=torch.long)
         self.best, self.best_X = self.residual.clone(), self.X.clone()
@@ -174,9 +179,9 @@ class _Run:
         else:
             self.P[:, a] = torch.addcmul(Z, beta, P)
         self.rz[a] = rz
-        self._record(alpha, beta, sound, R)
+        self._record(alpha, beta, sound, R, rz)
 
-    def _record(self, alpha: Tensor, beta: Tensor, sound: Tensor, R: Tensor) -> None:
+    def _record(self, alpha: Tensor, beta: Tensor, sound: Tensor, R: Tensor, rz: Tensor) -> None:
         a = self.active
         for history, values in ((self.alpha, alpha), (self.beta, beta)):
             row = torch.full((self.B.shape[1],), torch.nan, dtype=self.B.dtype)
@@ -184,7 +189,7 @@ class _Run:
             row[a] = torch.where(sound & ~self.restarted[a], values, torch.nan)
             history.append(row)
         self.iterations[a] += sound.long()
-        self.residual[a] = self._relative(R, self.B[:, a])
+        self.residual[a] = self._relative(R, a, rz if self.natural else None)
         broken = a[~(sound & self.residual[a].isfinite())]
         for j in broken.tolist():
             self.status[j] = Status.BREAKDOWN
@@ -209,7 +214,7 @@ class _Run:
             return
         self.R[:, columns] = self.B[:, columns] - self.matmul(self.X[:, columns].contiguous())
         self.products += len(columns)
-        self.residual[columns] = self._relative(self.R[:, columns], self.B[:, columns])
+        self.residual[columns] = self._relative(self.R[:, columns], columns)
 
     def renew(self) -> None:
         """True residuals of the active columns, and whether their energies fell."""
@@ -227,8 +232,14 @@ class _Run:
         """½ xᵀAx - bᵀx = -½ xᵀ(b + r), column by column; r must be a true residual."""
         return self.ranks.agree(-0.5 * (self.X * (self.B + self.R)).sum(0))
 
-    def _relative(self, R: Tensor, B: Tensor) -> Tensor:
-        return self.ranks.agree(relative(R, B))
+    def _square(self, R: Tensor) -> Tensor:
+        """‖r‖² or rᵀ P⁻¹ r, column by column."""
+        return self.ranks.agree((R * (self.precondition(R) if self.natural else R)).sum(0))
+
+    def _relative(self, R: Tensor, columns: Tensor, square: Tensor | None = None) -> Tensor:
+        """The size of R relative to that of B; 0 where both are zero."""
+        square = self._square(R) if square is None else square
+        return torch.where(square == 0, 0.0, square.clamp(min=0.0) / self.size[columns]).sqrt()
 
     def _restart(self, columns: Tensor) -> None:
         """Steepest descent from the present residual of these columns."""

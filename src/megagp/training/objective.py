@@ -14,7 +14,7 @@ from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
-from megagp.preconditioners import AdaptivePreconditioner
+from megagp.preconditioners import AdaptivePreconditioner, Preconditioner
 from megagp.solvers import Callback, Saver
 from megagp.training.journal import pack, unpack
 from megagp.training.parameters import Parameters, Vector
@@ -23,7 +23,7 @@ from megagp.training.parameters import Parameters, Vector
 DENSE_BELOW = 1500
 # Differences of the loss (nats per observation) that mean nothing: of the dense way, and with
 # probes fixed but solves to a tolerance.
-EXACT_NOISE, STOCHASTIC_NOISE = 1e-7, 2e-3
+EXACT_NOISE, STOCHASTIC_NOISE = 1e-7, 5e-4
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,19 @@ class Solving:
     rtol: tolerance on the relative residual for y; probe_rtol: for the probes, whose solves
     bias the gradient far less (docs/training.md).
     min_iter: iterations at least. probes: random vectors for the log-determinant.
-    dense_below: Cholesky up to this n. rank, pivoting, budget: as in AdaptivePreconditioner.
+    dense_below: Cholesky up to this n. rank, pivoting, neighbours, budget: as in
+    AdaptivePreconditioner.
     """
 
     rtol: float = 0.01
-    probe_rtol: float = 0.3
+    probe_rtol: float = 0.1
     max_iter: int = 200
     min_iter: int = 0
     probes: int = 10
     dense_below: int = DENSE_BELOW
     rank: int | None = None
     pivoting: str = "random"
+    neighbours: int = 16
     budget: int = 1 << 29
     engine: str = "auto"
     dtype: str = "float32"
@@ -98,16 +100,27 @@ class Objective:
             X, kernel, engine=solving.engine, dtype=solving.dtype, ranks=solving.ranks
         )
         self.preconditioner = AdaptivePreconditioner(
-            rank=solving.rank, pivoting=solving.pivoting, budget=solving.budget, seed=seed
+            rank=solving.rank,
+            pivoting=solving.pivoting,
+            neighbours=solving.neighbours,
+            budget=solving.budget,
+            seed=seed,
         )
         self.tally = Tally()
+        self.tolerance = 0.0
         self._state: State | None = None
         self._rank = 0
 
     @property
     def noise_level(self) -> float:
-        """What differences of the loss mean nothing: roundoff, or probes and loose solves."""
-        return EXACT_NOISE if len(self.Y) <= self.solving.dense_below else STOCHASTIC_NOISE
+        """What differences of the loss mean nothing: roundoff, or probes and loose solves.
+
+        A phase of training that only prepares another may set a larger `tolerance`.
+        """
+        if len(self.Y) <= self.solving.dense_below:
+            return max(self.tolerance, EXACT_NOISE)
+        probes = 0.0 if self.last is None else self.last.standard_error / self.Y.numel()
+        return max(self.tolerance, STOCHASTIC_NOISE, probes)
 
     def covariance(self) -> Covariance:
         """K̂ at the present hyperparameters."""
@@ -194,7 +207,26 @@ class Objective:
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
         P = self.preconditioner.make(covariance, self._columns, hold)
-        found = stochastic(
+        found = self._stochastic(covariance, P, draw)
+        if not found.solve.converged and self.operator.dtype == torch.float32:
+            # Entries rounded to float32 are not those of a positive definite matrix any more, or
+            # of one too far from K̂: from here on in float64.
+            self.operator = self.operator.astype("float64")
+            found = self._stochastic(self.covariance(), P, draw)
+        self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
+        self._rank = P.rank
+        if self.checkpoint is not None:
+            entry, state = pack(found)
+            pivoting, pivots = self.preconditioner.state()
+            facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
+            n = len(self.Y)
+            self.checkpoint.record(
+                {**entry, **facts, "n": n, "preconditioner": pivoting}, {**state, **pivots}
+            )
+        return found
+
+    def _stochastic(self, covariance: Covariance, P: Preconditioner, draw: int) -> Evaluation:
+        return stochastic(
             covariance,
             self.Y,
             self.H,
@@ -207,19 +239,8 @@ class Objective:
             min_iter=self.solving.min_iter,
             start=None if self.last is None else self.last.solutions,
             callback=self.callback,
-            saver=self.saver(f"probes {draw}"),
+            saver=self.saver(f"probes {draw}, {covariance.operator.dtype}"),
         )
-        self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
-        self._rank = P.rank
-        if self.checkpoint is not None:
-            entry, state = pack(found)
-            pivoting, pivots = self.preconditioner.state()
-            facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
-            n = len(self.Y)
-            self.checkpoint.record(
-                {**entry, **facts, "n": n, "preconditioner": pivoting}, {**state, **pivots}
-            )
-        return found
 
     def _recalled(self) -> Evaluation | None:
         """The evaluation that a checkpoint has of an earlier run, if it has one left."""

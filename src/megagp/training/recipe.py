@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -17,7 +18,10 @@ from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
 from megagp.training.parameters import Parameters
 
 DENSE_STEPS = 100
-PRETRAIN_STEPS = 12
+START = 1000
+START_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 40, 12, 6
+# Decrease of the loss that is worth a step while there is more data to come.
+PREPARED = 2e-3
 METHODS = ("pretrain", "paper", "adam", "lbfgs", "none")
 
 
@@ -26,8 +30,9 @@ class Recipe:
     """How to train.
 
     method:
-    - "pretrain": L-BFGS on a random subset until nothing is gained but noise, then a few steps
-      on everything that know the curvature from the subset;
+    - "pretrain": L-BFGS on START random points, where the likelihood is exact and cheap, then on
+      √(START n) of them (at most `subset`), then a few steps on everything; each leg ends when
+      nothing is gained but noise, and hands on what it knows of the curvature;
     - "paper": 10 steps of L-BFGS and 10 of Adam on the subset, 3 of Adam on everything;
     - "adam" or "lbfgs": that many `steps` on everything;
     - "none".
@@ -58,8 +63,14 @@ class Recipe:
             ]
         if n <= self.dense_below:
             return [Phase("train, L-BFGS", n, "lbfgs", DENSE_STEPS)]
-        first = Phase("pretrain, L-BFGS", m, "lbfgs", PRETRAIN_STEPS)
-        return [first] if m == n else [first, Phase("finetune, L-BFGS", n, "lbfgs", 3)]
+        steps = PRETRAIN_STEPS if n <= self.subset else FINETUNE_STEPS
+        last = Phase("finetune, L-BFGS", n, "lbfgs", steps)
+        middle = min(self.subset, round(math.sqrt(START * n)))
+        before = [
+            Phase("start, L-BFGS", START, "lbfgs", START_STEPS, PREPARED),
+            Phase("pretrain, L-BFGS", middle, "lbfgs", PRETRAIN_STEPS, PREPARED),
+        ]
+        return [*(phase for phase in before if phase.size < n), last]
 
 
 @dataclass
@@ -70,6 +81,7 @@ class Phase:
     size: int
     optimiser: str
     steps: int
+    tolerance: float = 0.0
     seconds: float = 0.0
     loss: float = float("nan")
     tally: Tally = field(default_factory=Tally)
@@ -128,6 +140,7 @@ def train(
             carried = objective.preconditioner
             objective = objective_on(phase.size)
             objective.preconditioner = carried
+        objective.tolerance = phase.tolerance
         _run(phase, objective, recipe.learning_rate, progress, draw, memory)
         # Adam draws probes at each step; the next phase goes on from the last, so that its
         # first evaluation is the one already made.

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from megagp.kernels import RBF, Constant, Kernel, Linear, Matern32, Periodic, Positive
-from megagp.posterior.neighbours import TREE_MAX_D, Neighbours, chunks, metric_features
+from megagp.neighbours import TREE_MAX_D, Neighbours, chunks, metric_features
 
 
 def points(n, d, seed=0):

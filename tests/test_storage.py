@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from megagp import storage
 from megagp.kernels import RBF, Kernel, Linear, Matern32, Positive, Product, Sum
-from megagp.storage import StorageError, kernel_from_json, kernel_to_json
+from megagp.storage import StorageError, kernel_from_json, kernel_to_json, read, write
 from reference import kernel_cases
 
 HEADER = {"n": 3, "name": "ä \ud800", "nested": {"x": [0.1, 1e-300, None, True]}}
@@ -134,6 +134,18 @@ def test_every_truncation_is_noticed(path):
         path.write_bytes(whole[:size])
         with pytest.raises(StorageError, match=r"model\.mgp"):
             storage.read(path)
+
+
+def test_a_header_whose_size_looks_like_a_pickle(path):
+    """Its first bytes are those of the number 0x280, which are those of pickles as well."""
+    tensors = {"a": torch.zeros(1, dtype=torch.float64)}
+    seen = set()
+    for extra in range(0, 4096, 8):
+        write(path, {"model": "x", "text": "t" * extra}, tensors)
+        start = path.read_bytes()[:2]
+        seen.add(start)
+        assert read(path)[0]["text"] == "t" * extra
+    assert b"\x80\x02" in seen
 
 
 def test_pickles_are_refused_without_being_run(path):

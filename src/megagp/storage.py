@@ -206,12 +206,14 @@ def _check_outside(path: Path) -> None:
         ) from None
     if not is_file:
         raise StorageError(f"{path}: expected a file, got a folder or device; name the file")
-    if start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK"):
+    # The size of a header, which comes before its brace, may begin with the same two bytes.
+    foreign = start[:2] in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK")
+    if foreign and start[8:] != b"{":
         raise StorageError(
             f"{path}: expected a file that megagp wrote, got a pickle or archive, which can "
             "execute code and is never loaded; save the model with megagp"
         )
-    size = int.from_bytes(start, "little")
+    size = int.from_bytes(start[:8], "little")
     if len(start) < 8 or size > min(MAX_HEADER, facts.st_size - 8):
         raise StorageError(
             f"{path}: expected a safetensors file, got {facts.st_size} bytes that are "
@@ -221,7 +223,7 @@ def _check_outside(path: Path) -> None:
 
 def _first_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(8)
+        return file.read(9)
 
 
 def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:

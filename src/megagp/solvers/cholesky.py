@@ -40,5 +40,5 @@ class Cholesky:
     def inverse(self) -> Tensor:
         """K̂⁻¹ = C⁻ᵀ C⁻¹: two products in place of LAPACK's potri, which runs on one core."""
         unit = torch.eye(len(self.C), dtype=self.C.dtype)
-        root = torch.linalg.solve_triangular(self.C, unit, upper=False)
+        root: Tensor = torch.linalg.solve_triangular(self.C, unit, upper=False)
         return root.T @ root

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from megagp.distributed.ranks import Document, FirstRankError, RankError, Ranks
 from megagp.distributed.speed import kind, speed
@@ -129,8 +130,12 @@ def connect(timeout: float) -> None:
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    wait = timedelta(seconds=timeout)
     try:
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        store, rank, size = next(rendezvous("env://", timeout=wait))
+        dist.init_process_group(
+            backend, store=_of_this_attempt(store), rank=rank, world_size=size, timeout=wait
+        )
     except RuntimeError as error:
         raise RankError(
             f"rank {os.environ.get('RANK')}: the other ranks could not be reached within "
@@ -141,6 +146,18 @@ def connect(timeout: float) -> None:
     if local > 1 and os.environ.get("OMP_NUM_THREADS") == "1":
         # What torchrun sets so that ranks don't crowd each other, however many cores there are.
         torch.set_num_threads(max(1, cores() // local))
+
+
+def _of_this_attempt(store: Any) -> Any:
+    """The store without what an earlier attempt of torchrun on this machine has left in it.
+
+    Addresses of ranks that are gone would be called, and never answer. On several machines every
+    attempt has a store of its own, and the count of attempts is not the same on all.
+    """
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
 
 
 def cores() -> int:

@@ -219,9 +219,9 @@ class Objective:
             entry, state = pack(found)
             pivoting, pivots = self.preconditioner.state()
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
-            n = len(self.Y)
+            facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype)}
             self.checkpoint.record(
-                {**entry, **facts, "n": n, "preconditioner": pivoting}, {**state, **pivots}
+                {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
             )
         return found
 
@@ -252,4 +252,5 @@ class Objective:
         entry, state = recalled
         self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
         self._rank = entry["rank"]
+        self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
         return unpack(entry, state, self.Y, self.H)

@@ -172,8 +172,16 @@ BAD_ARGUMENTS = [
     ({"Z": np.ones((3, 4))}, ValueError, "Z: expected 2 columns like X, got 4"),
     ({"dtype": "float16"}, ValueError, "dtype: expected 'float32' or 'float64', got 'float16'"),
     ({"dtype": torch.bfloat16}, ValueError, "dtype: expected 'float32' or 'float64'"),
-    ({"engine": "gpu"}, ValueError, "engine: expected 'auto', 'native', 'tiles' or an Engine"),
-    ({"engine": None}, ValueError, "engine: expected 'auto', 'native', 'tiles' or an Engine"),
+    (
+        {"engine": "gpu"},
+        ValueError,
+        "engine: expected 'auto', 'native', 'tiles', 'triton' or",
+    ),
+    (
+        {"engine": None},
+        ValueError,
+        "engine: expected 'auto', 'native', 'tiles', 'triton' or",
+    ),
     ({"engine": TilesEngine}, ValueError, "engine: expected 'auto', 'native', 'tiles'"),
     ({"cull_tolerance": -1.0}, ValueError, "cull_tolerance: expected a number >= 0, got -1.0"),
     ({"cull_tolerance": np.nan}, ValueError, "cull_tolerance: expected a number >= 0, got nan"),

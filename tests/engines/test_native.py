@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -387,9 +388,10 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_stops_a_product():
-    with subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True
-    ) as process:
+    # A shell's background jobs ignore Ctrl-C, and so would what they start.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    options = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": heed}
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], **options) as process:
         try:
             assert process.stdout.readline() == "ready\n"
             time.sleep(1.5)

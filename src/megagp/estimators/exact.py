@@ -49,7 +49,7 @@ class GPRegressor(Regressor):
         The mean function; its coefficients follow by generalised least squares, and their
         uncertainty is part of the predicted variance.
     training : "pretrain", "paper", "adam", "lbfgs" or "none"
-        L-BFGS on a subset, then a few steps on everything; the paper's recipe, which does the
+        L-BFGS on subsets and then a few steps on everything; the paper's recipe, which does the
         same with Adam as well; `steps` steps on everything; or the kernel as given.
     steps : int
         For "adam" and "lbfgs".

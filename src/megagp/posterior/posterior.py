@@ -33,8 +33,8 @@ LANCZOS_RANK = 100
 # and pivot, while it is made) takes no more than this.
 MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
 PIVOT_BUDGET = 512 * 2**20
-# What "exact" may add to a variance, as a share of the noise variance.
-EXCESS = 0.02
+# What "exact" may add to a variance, as a share of the noise variance, for each unit of rtol.
+EXCESS = 2.0
 
 
 def most_pivots(n: int) -> int:
@@ -93,9 +93,10 @@ class Posterior:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.
 
         A residual r raises the variance by rᵀK̂⁻¹r <= rᵀP⁻¹r, since the preconditioner has
-        P ≼ K̂: it leaves a positive semidefinite part of K out. At most EXCESS σ² in all.
+        P ≼ K̂: it leaves a positive semidefinite part of K out. At most EXCESS rtol σ² in all.
         """
-        limit = torch.full((B.shape[1],), EXCESS * float(self.noise.min()), dtype=B.dtype)
+        share = EXCESS * min(self.rtol, 0.01)
+        limit = torch.full((B.shape[1],), share * float(self.noise.min()), dtype=B.dtype)
         return solve_to_excess(
             self._K_hat, B, self._preconditioner.solve, limit, max_iter=self.max_iter
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import zlib
@@ -142,10 +143,17 @@ def connect(timeout: float) -> None:
             f"{timeout:g} s ({str(error).strip().splitlines()[0][:200]}); check that all were "
             "started, and that MASTER_ADDR and MASTER_PORT can be reached from here"
         ) from error
+    atexit.register(_leave)
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if local > 1 and os.environ.get("OMP_NUM_THREADS") == "1":
         # What torchrun sets so that ranks don't crowd each other, however many cores there are.
         torch.set_num_threads(max(1, cores() // local))
+
+
+def _leave() -> None:
+    """End the group's threads before Python ends: they would take a finished process down."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _of_this_attempt(store: Any) -> Any:

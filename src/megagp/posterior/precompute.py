@@ -29,7 +29,7 @@ def precompute(
         result = Cholesky(covariance).solve(B)
         pivots = torch.arange(len(Y))
     else:
-        P = objective.preconditioner.make(covariance, B.shape[1])
+        P = objective.latest_preconditioner()
         start = None if objective.last is None else objective.last.solutions
         result = solve(
             covariance,

@@ -6,9 +6,9 @@ set S of training points
     k(x, x) - k(x, S) K̂_SS⁻¹ k(S, x)  >=  k(x, x) - k(x, X) K̂⁻¹ k(X, x).
 
 Here S = P ∪ N(x): the pivots P, the same for every x, and training points N(x) near x among the
-others. Training points are divided into cells; N(x) are the points nearest to the centre of x's
-cell, so that all new points of a cell share one factorisation, which is kept. With
-C = chol(K̂_PP) and F = k(·, P) C⁻ᵀ kept, the Cholesky factorisation of
+others: those nearest to x; or, where many are needed, those nearest to the centre of the cell of
+training points that x lies in, so that all new points of a cell share one factorisation, which
+is kept. With C = chol(K̂_PP) and F = k(·, P) C⁻ᵀ kept, the Cholesky factorisation of
 
     K̂_PP                              C
     K_NP  K̂_NN              into      F_N  L
@@ -18,6 +18,8 @@ is continued from column |P| on, and k(x, x) - |b|² - |a|² is the variance.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,20 +42,42 @@ from megagp.posterior.native_factors import NativeFactors
 # Neighbours per point of a cell. Larger cells need fewer factorisations, and more neighbours for
 # the same excess.
 PER_MEMBER = 4
-# From how many neighbours `choose_neighbours` chooses; from how many cells and points of each.
-CHOICES = (96, 192, 384, 768, 1536)
-SAMPLE_CELLS, SAMPLE_POINTS = 4, 12
+# Training points by which `choose` measures, and how many of their own neighbours tell it what
+# there is to gain.
+SAMPLE, REFERENCE = 48, 512
 # New points per pass; and rows that any budget has room for.
 CHUNK = 4096
 FEWEST_ROWS = 64
 
 
+class Way(NamedTuple):
+    """Which training points serve a new one: those nearest to it, or to the cell it lies in."""
+
+    own: bool
+    neighbours: int
+
+
+# The cheaper ones first, per new point and with 1,000 pivots. Where each point needs few, they are
+# its own; where many, a cell shares their factorisation.
+WAYS = (
+    Way(True, 32),
+    Way(False, 192),
+    Way(False, 384),
+    Way(True, 64),
+    Way(False, 768),
+    Way(False, 1536),
+    Way(True, 128),
+    Way(True, 256),
+    Way(True, 512),
+)
+
+
 class SubsetVariance:
-    """Latent variances from the pivots and the `neighbours` points nearest to a cell, jointly.
+    """Latent variances from the pivots and training points near the new one, jointly.
 
     X: n x d; noise: n, the noise variance of each point; pivots: k indices into X.
-    neighbours: m, or None for as few as bring the median excess of the observed standard
-        deviation over the exact one down to about `excess`; see `choose_neighbours`.
+    neighbours: m of each new point's own; a Way; or None for the cheapest of WAYS that brings the
+        median excess of the observed standard deviation over the exact one down to `excess`.
     memory_budget: bytes beyond the arguments. F (n x k) is kept if it takes no more than half;
         factors are kept, first come, while they take no more than the other half.
     Cost: O(n k²) once; O(m² k + m³) for each cell that a new point lies in, once while it is kept;
@@ -67,14 +91,16 @@ class SubsetVariance:
         noise: Tensor,
         pivots: Tensor,
         *,
-        neighbours: int | None = None,
-        excess: float = 0.015,
+        neighbours: int | Way | None = None,
+        excess: float = 0.018,
         memory_budget: int = 768 * 2**20,
         random_state: int = 0,
     ) -> None:
-        if neighbours is not None and neighbours < 0:
+        if isinstance(neighbours, int):
+            neighbours = Way(True, neighbours)
+        if neighbours is not None and neighbours.neighbours < 0:
             raise ValueError(
-                f"neighbours: expected a number >= 0, got {neighbours}; None chooses one"
+                f"neighbours: expected a number >= 0, got {neighbours.neighbours}; None chooses one"
             )
         self._kernel = kernel
         self._memory_budget = memory_budget
@@ -88,11 +114,10 @@ class SubsetVariance:
         self._F = self._rows_of_F(self._X) if 16 * entries <= memory_budget else None
         self._features = metric_features(kernel, self._X)
         self._search = Neighbours(self._features, memory_budget=memory_budget // 8)
-        if neighbours is None:
-            neighbours = self.choose_neighbours(excess, random_state)
-        self.neighbours = min(neighbours, len(self._X))
+        way = self.choose(excess, random_state) if neighbours is None else neighbours
+        self.own, self.neighbours = way.own, min(way.neighbours, len(self._X))
         self._nearest: dict[int, Tensor] = {}
-        if self.neighbours:
+        if not self.own:
             self._cells = Cells(self._features, _cell_size(self.neighbours))
             self._factors = self._make_factors(self._near, memory_budget // 2)
 
@@ -107,6 +132,10 @@ class SubsetVariance:
             if not self.neighbours:
                 variance[chunk] -= self._rows_of_F(x).square().sum(dim=1)
                 continue
+            if self.own:
+                near = self._search.nearest(metric_features(self._kernel, x), self.neighbours)
+                variance[chunk] = self._by_own(x, variance[chunk], near)
+                continue
             cell, order = self._cells.of(metric_features(self._kernel, x)).sort(stable=True)
             prior = variance[chunk][order]
             variance[chunk.start + order] = self._factors.variances(
@@ -115,38 +144,44 @@ class SubsetVariance:
         return variance.clamp_(min=0.0)
 
     @torch.no_grad()
-    def choose_neighbours(self, excess: float, random_state: int = 0) -> int:
-        """The fewest of CHOICES for which the median excess of the std is about `excess`.
+    def choose(self, excess: float, random_state: int = 0) -> Way:
+        """The first of WAYS by which the median excess of the std is about `excess`.
 
-        Some points of a few cells are left out and predicted from the others. The excess falls
-        about as 1 / m, so what halving m costs is what is still missing.
+        Training points are left out and predicted from the others. What many own neighbours leave
+        falls about as 1 / m, so what halving their number costs is what is still missing.
         """
         generator = torch.Generator().manual_seed(random_state)
-        largest = [m for m in CHOICES if m + SAMPLE_POINTS <= len(self._X)]
-        if not largest:
-            return CHOICES[0]
-        cells = Cells(self._features, _cell_size(largest[-1])).members
-        chosen = torch.randperm(len(cells), generator=generator)[:SAMPLE_CELLS].tolist()
-        left_out = [
-            cells[c][torch.randperm(len(cells[c]), generator=generator)[:SAMPLE_POINTS]]
-            for c in chosen
-        ]
-        rows = torch.cat(left_out)
-        before = self._left_out(rows, CHOICES[0] // 2)
-        for m in largest:
-            found = self._left_out(rows, m)
-            limit = (2 * found - before).maximum(self._noise[rows])
+        rows = torch.randperm(len(self._X), generator=generator)[:SAMPLE].to(self._X.device)
+        most = min(REFERENCE, len(self._X) - len(rows))
+        if most < WAYS[0].neighbours:
+            return WAYS[0]
+        best, half = (self._left_out(rows, Way(True, m)) for m in (most, most // 2))
+        limit = (2 * best - half).maximum(self._noise[rows])
+        for way in WAYS:
+            if way.neighbours + len(rows) > len(self._X):
+                continue
+            found = best if way == Way(True, most) else self._left_out(rows, way)
             if float((found / limit).sqrt().median()) - 1 <= excess:
-                return m
-            before = found
-        return largest[-1]
+                return way
+        return Way(True, most)
 
-    def _left_out(self, rows: Tensor, m: int) -> Tensor:
-        """Observed variances of training points given the pivots and m others near their cells."""
+    def _by_own(self, x: Tensor, prior: Tensor, near: Tensor) -> Tensor:
+        """Latent variances given the pivots and each point's own neighbours, t x m."""
+        factors = self._make_factors(lambda point: near[point], 0)
+        points = torch.arange(len(x), device=x.device)
+        return factors.variances(x, prior, self._rows_of_F(x), points)
+
+    def _left_out(self, rows: Tensor, way: Way) -> Tensor:
+        """Observed variances of training points given the pivots and others, in that way."""
         kept = torch.ones(len(self._X), dtype=torch.bool, device=self._X.device)
         kept[rows] = False
         others = kept.nonzero()[:, 0]
-        search = Neighbours(self._features[others])
+        search, m = Neighbours(self._features[others]), way.neighbours
+        if way.own:
+            x = self._X[rows]
+            prior = self._kernel.on(x.device, torch.float64).diagonal(x)
+            own = others[search.nearest(self._features[rows], m)]
+            return self._by_own(x, prior, own) + self._noise[rows]
         cells = Cells(self._features, _cell_size(m))
 
         def near(cell: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Iterations are taken to fall as rank^-DECAY, slower if neighbours see to what the rank leaves;
 # `make bench-solvers` prints them by rank.
-DECAY, DECAY_WITH_NEIGHBOURS = 0.9, 0.7
+DECAY, DECAY_WITH_NEIGHBOURS = 0.9, 0.5
 # Before any solve was seen: iterations to 0.01 at these ranks.
 TYPICAL, TYPICAL_WITH_NEIGHBOURS = (1000, 20.0), (300, 10.0)
 # Rough costs in float32 multiply-adds of the native product: evaluating k(x, z) takes about as

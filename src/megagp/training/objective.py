@@ -110,6 +110,7 @@ class Objective:
         self.tolerance = 0.0
         self._state: State | None = None
         self._rank = 0
+        self._P: Preconditioner | None = None
 
     @property
     def noise_level(self) -> float:
@@ -206,7 +207,7 @@ class Objective:
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
-        P = self.preconditioner.make(covariance, self._columns, hold)
+        P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         found = self._stochastic(covariance, P, draw)
         if not found.solve.converged and self.operator.dtype == torch.float32:
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
@@ -241,6 +242,12 @@ class Objective:
             callback=self.callback,
             saver=self.saver(f"probes {draw}, {covariance.operator.dtype}"),
         )
+
+    def latest_preconditioner(self) -> Preconditioner:
+        """That of the last evaluation, at these hyperparameters or next to them."""
+        if self._P is None:
+            self._P = self.preconditioner.make(self.covariance(), self._columns)
+        return self._P
 
     def _recalled(self) -> Evaluation | None:
         """The evaluation that a checkpoint has of an earlier run, if it has one left."""

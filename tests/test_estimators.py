@@ -299,3 +299,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 500e6
+
+
+def test_long_fits_say_beforehand_what_they_will_take(monkeypatch, capsys):
+    monkeypatch.setattr("megagp.estimators.exact.FORECAST_FROM", 100)
+    X, y = data(120)
+    GPRegressor(training="none", random_state=0).fit(X, y)
+    assert capsys.readouterr().err == ""
+    GPRegressor(training="none", random_state=0, verbose=1).fit(X, y)
+    said = capsys.readouterr().err
+    assert "megagp: forecast for 120 x 2 on 1 device" in said
+    assert "memory per device" in said

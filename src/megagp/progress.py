@@ -43,6 +43,11 @@ class Progress:
             self._live = Live(console=self.console, refresh_per_second=8, transient=True)
             self._live.start()
 
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self.verbose:
+            self.console.print(f"megagp: {line}", soft_wrap=True)
+
     def phase(self, name: str) -> None:
         """A phase of the plan begins; the one before it is done."""
         self._close_phase()

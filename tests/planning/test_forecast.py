@@ -17,6 +17,8 @@ NOTHING = Rates(
     gradient=0,
     draw=0,
     setup=0,
+    gather=0,
+    search=0,
     apply=0,
     dense=0,
     link=float("inf"),
@@ -53,7 +55,9 @@ def test_a_larger_rank_saves_iterations():
     assert iterations(50) > iterations(400) > iterations(2000) >= 3
 
 
-@pytest.mark.parametrize("part", ["product", "product_column", "gradient", "setup", "apply"])
+@pytest.mark.parametrize(
+    "part", ["product", "product_column", "gradient", "setup", "gather", "apply"]
+)
 def test_every_rate_counts_once(part):
     legs = workload(30_000, 4)
     rates = replace(NOTHING, **{part: 1e-9})
@@ -63,6 +67,17 @@ def test_every_rate_counts_once(part):
         2 * one
     )
     assert forecast(30_000, 4, legs, rates, devices=4).seconds == pytest.approx(one / 4)
+
+
+def test_every_device_searches_for_neighbours():
+    rates = replace(NOTHING, search=1e-9)
+    legs = workload(30_000, 4)
+    one = forecast(30_000, 4, legs, rates).seconds
+    searched = sum(1e-9 * leg.points**2 for leg in legs if leg.gradients)
+    assert one == pytest.approx(searched)
+    assert forecast(30_000, 4, legs, rates, devices=4).seconds == pytest.approx(one)
+    alone = workload(30_000, 4, solving=Solving(neighbours=0))
+    assert forecast(30_000, 4, alone, rates).seconds == 0
 
 
 def test_time_of_a_product():

@@ -21,6 +21,7 @@ from megagp.distributed import ALONE, Ranks, check_same, current, spread
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.kernels import Hyperparameter, Kernel, Matern32
 from megagp.mean import MEANS, basis
+from megagp.planning import calibrate, forecast, workload
 from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
 from megagp.progress import Progress
 from megagp.solvers import ConvergenceWarning, SolveResult
@@ -31,6 +32,8 @@ from megagp.training import METHODS, Objective, Phase, Recipe, Solving, train
 PROBE_SLACK = 10.0
 # A solve in training that takes more than this is not worth waiting for; it is counted.
 TRAINING_ITERATIONS = 200
+# From this many points on, verbose fits say beforehand what they will take.
+FORECAST_FROM = 50_000
 # Joint covariances are dense: m x m float64, with a solve for every point.
 COVARIANCE_LIMIT = 5000
 
@@ -296,6 +299,8 @@ class GPRegressor(Regressor):
             seed = checkpoint.seed
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         progress.start([*plan, ("precompute", 1, 0.5 * n * n)])
+        if self.verbose and n >= FORECAST_FROM and ranks.first:
+            self._forecast(n, d, H.shape[1], Y.shape[1], ranks, progress)
         trained = train(
             X,
             Y,
@@ -339,6 +344,16 @@ class GPRegressor(Regressor):
         settings = {name: getattr(self, name) for name in plain}
         data = {name: digest(T) for name, T in tensors.items()}
         return {**settings, **data, "kernel": kernel_to_json(kernel)}
+
+    def _forecast(
+        self, n: int, d: int, basis: int, outputs: int, ranks: Ranks, progress: Progress
+    ) -> None:
+        """Say what a long fit will take, from a quick measurement of this machine."""
+        solving = self._solving(ALONE)
+        legs = workload(n, d, recipe=self._recipe(n), solving=solving, outputs=outputs, basis=basis)
+        rates = calibrate(d, columns=outputs + basis + self.probes, solving=solving)
+        for line in forecast(n, d, legs, rates, ranks.size).lines():
+            progress.say(line)
 
     def _warn(self, phases: list[Phase], result: SolveResult) -> None:
         """One warning for all that did not converge."""

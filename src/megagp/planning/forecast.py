@@ -86,31 +86,41 @@ class Forecast:
 def forecast(n: int, d: int, legs: list[Leg], rates: Rates, devices: int = 1) -> Forecast:
     """Seconds, bytes and messages of these legs on so many equal devices.
 
-    Pairs and the preconditioner's rows are shared out; what is dense is done by each device.
+    Pairs and the preconditioner's rows are shared out; what is dense, and the search for
+    neighbours, is done by each device.
     """
     if devices < 1:
         raise ValueError(f"devices: expected at least 1, got {devices}")
     parts = []
     for leg in legs:
         sent = _communicated(leg, devices)
-        work = _seconds(leg, rates)
-        shared = work if leg.dense else work / devices
-        parts.append(Part(leg, shared + sent / rates.link, sent))
+        seconds = _shared(leg, rates) / devices + _by_each(leg, rates) + sent / rates.link
+        parts.append(Part(leg, seconds, sent))
     memory = max(_memory(leg, d, devices) for leg in legs)
     return Forecast(n, d, devices, rates.source, tuple(parts), memory)
 
 
-def _seconds(leg: Leg, rates: Rates) -> float:
-    """On one device."""
+def _shared(leg: Leg, rates: Rates) -> float:
+    """Seconds of one device for what devices share."""
     if leg.dense:
-        return leg.evaluations * rates.dense
+        return 0.0
     width = 1 + leg.width * (leg.columns - 1)
     pairs, n, k = leg.pairs, leg.points, leg.rank
     product = pairs * (rates.product + width * rates.product_column)
     apply = n * k * width * rates.apply
-    evaluation = (leg.iterations + 1) * (product + apply) + n * k**2 * rates.setup
+    evaluation = (leg.iterations + 1) * (product + apply)
     evaluation += pairs * (leg.gradients * rates.gradient + leg.precise * rates.precise)
+    if not leg.gradients:
+        return leg.evaluations * evaluation  # with the preconditioner of the last evaluation
+    evaluation += n * k * (k * rates.setup + leg.neighbours**2 * rates.gather)
     return leg.evaluations * evaluation + n * k**2 * rates.draw
+
+
+def _by_each(leg: Leg, rates: Rates) -> float:
+    """Seconds for what every device does for itself."""
+    if leg.dense:
+        return leg.evaluations * leg.points**3 * rates.dense
+    return leg.points**2 * rates.search if leg.gradients and leg.neighbours else 0.0
 
 
 def _communicated(leg: Leg, devices: int) -> float:
@@ -130,8 +140,8 @@ def _memory(leg: Leg, d: int, devices: int) -> float:
     if leg.dense:
         return 8.0 * 6 * n * n
     vectors = n * leg.columns * (8 * VECTORS + PER_SUM)
-    # L in float32 (float64 where that is small), and as much to choose its pivots.
-    preconditioner = 2 * 4 * n * leg.rank / devices
+    # U L in float32 (float64 where that is small), and as much for L while it is made.
+    preconditioner = 2 * 4 * n * leg.rank / devices + 2 * 12 * n * leg.neighbours
     return vectors + n * d * PER_COORDINATE + preconditioner
 
 

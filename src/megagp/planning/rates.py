@@ -16,8 +16,9 @@ class Rates:
     precise: per pair of a product in float64 with the few columns of the last solve.
     gradient: per pair, for all hyperparameters, at the columns of training.
     draw, setup: per n k², to choose k pivots and to make the preconditioner on them.
+    gather: per n k m², what m neighbours add to making it. search: per n², to find them.
     apply: per n k t, a solve with the preconditioner.
-    dense: one evaluation of the likelihood by Cholesky at the size where that ends.
+    dense: per n³, an evaluation of the likelihood by Cholesky.
     link: bytes per second between devices. source: where these numbers come from.
     """
 
@@ -27,6 +28,8 @@ class Rates:
     gradient: float
     draw: float
     setup: float
+    gather: float
+    search: float
     apply: float
     dense: float
     link: float

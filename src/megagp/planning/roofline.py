@@ -116,9 +116,12 @@ def roofline(gpu: GPU, d: int, *, columns: int = 12) -> Rates:
         gradient=seconds(gradient_counts(d, columns)),
         draw=2 / (FRACTION * gpu.float64),
         setup=2 / (FRACTION * gpu.float64),
+        # Rows of L are gathered once for each neighbour, from memory.
+        gather=4 / (FRACTION * gpu.bandwidth * 16),
+        search=2 * d / (FRACTION * gpu.float64),
         # Both products with L read it once for all columns.
         apply=2 * 4 / (FRACTION * gpu.bandwidth * columns),
-        dense=0.1,
+        dense=0.1 / 1000**3,
         link=gpu.link,
         source=f"estimate for {gpu.name}: {FRACTION:.0%} of its roofline, never run on one",
     )

@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from megagp.preconditioners.rank import DECAY, choose_rank
+from megagp.preconditioners.rank import DECAY, DECAY_WITH_NEIGHBOURS, choose_rank
 from megagp.training import Recipe, Solving
 
 
 @dataclass(frozen=True)
 class Typical:
-    """What solves and searches needed on the robot arm (6 joints, 20,000 points).
+    """What solves and searches needed on the robot arm (6 joints).
 
     rank, iterations: a solve at this rank on `points` points took so many; more as the root
-    of n, fewer as rank^-0.9 (preconditioners/rank.py).
+    of n, fewer as a power of the rank (preconditioners/rank.py). alone: times as many
+    without neighbours in the preconditioner.
     width: of the columns, the share that is still iterated on average.
     last: iterations of the solve for predictions, which starts from what training left.
     searched, finetuned, dense: evaluations per step that a search is allowed: on a subset,
@@ -28,6 +29,7 @@ class Typical:
     rank: int = 1000
     iterations: float = 8.0
     points: int = 10_000
+    alone: float = 4.0
     width: float = 0.8
     last: float = 0.0
     searched: float = 1.2
@@ -42,7 +44,7 @@ TYPICAL = Typical()
 class Leg:
     """One leg of a fit: `evaluations` solves of `columns` right-hand sides on `points` points.
 
-    iterations: per evaluation. rank: of the preconditioner; 0 where it is dense.
+    iterations: per evaluation. rank, neighbours: of the preconditioner; rank 0 where it is dense.
     gradients: per evaluation. precise: products in float64 per evaluation.
     """
 
@@ -55,6 +57,7 @@ class Leg:
     width: float
     gradients: int
     precise: int
+    neighbours: int = 0
 
     @property
     def dense(self) -> bool:
@@ -125,12 +128,14 @@ def _leg(
 ) -> Leg:
     if points <= solving.dense_below:
         return Leg(name, points, columns, evaluations, 0.0, 0, 1.0, 0, 0)
-    grown = typical.iterations * math.sqrt(points / typical.points)
+    grown, m = typical.iterations * math.sqrt(points / typical.points), solving.neighbours
+    grown *= 1.0 if m else typical.alone
     rank = solving.rank
     if rank is None:
         seen = typical.rank, grown
-        rank = choose_rank(points, d, columns, seen=seen, budget=solving.budget)
-    iterations = max(3.0, grown * (typical.rank / max(rank, 20)) ** DECAY)
+        rank = choose_rank(points, d, columns, neighbours=m, seen=seen, budget=solving.budget)
+    decay = DECAY_WITH_NEIGHBOURS if m else DECAY
+    iterations = max(3.0, grown * (typical.rank / max(rank, 20)) ** decay)
     if not training:
         iterations = typical.last
     iterations = min(iterations, solving.max_iter)
@@ -145,4 +150,5 @@ def _leg(
         width,
         gradients=1 if training else 0,
         precise=0 if training else 1,
+        neighbours=m,
     )

@@ -49,9 +49,9 @@ PRECONDITIONERS = (
     (500, 0),
     (1000, 0),
     (2000, 0),
-    (100, 16),
-    (300, 16),
-    (1000, 16),
+    (100, 12),
+    (300, 12),
+    (1000, 12),
 )
 MAX_ITER = 150
 
@@ -110,7 +110,7 @@ def crossover() -> list[dict[str, float]]:
             if label == "dense":
                 dense(K_hat, Y, H)
             else:
-                P = make(K_hat, 100, 16)
+                P = make(K_hat, 100, 12)
                 assert P is not None
                 probes = torch.Generator().manual_seed(0)
                 stochastic(K_hat, Y, H, P, probes, rtol=0.01, probe_rtol=0.1)

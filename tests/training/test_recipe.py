@@ -54,9 +54,9 @@ def exact_loss(X, Y, kernel, noise):
     [
         (1, [(1, "lbfgs")]),
         (1500, [(1500, "lbfgs")]),
-        (1501, [(1000, "lbfgs"), (1225, "lbfgs"), (1501, "lbfgs")]),
-        (10_000, [(1000, "lbfgs"), (3162, "lbfgs"), (10_000, "lbfgs")]),
-        (1_000_000, [(1000, "lbfgs"), (10_000, "lbfgs"), (1_000_000, "lbfgs")]),
+        (1501, [(700, "lbfgs"), (1025, "lbfgs"), (1501, "lbfgs")]),
+        (10_000, [(700, "lbfgs"), (2646, "lbfgs"), (10_000, "lbfgs")]),
+        (1_000_000, [(700, "lbfgs"), (10_000, "lbfgs"), (1_000_000, "lbfgs")]),
     ],
 )
 def test_pretraining_by_size(n, expected):

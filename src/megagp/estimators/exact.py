@@ -140,7 +140,7 @@ class GPRegressor(Regressor):
         probes: int = 10,
         rank: int | None = None,
         pivoting: str = "random",
-        residual_neighbours: int = 16,
+        residual_neighbours: int = 12,
         variance: str = "joint",
         neighbours: int | None = None,
         whiten: bool = True,

@@ -30,7 +30,7 @@ SECONDS, REPEATS = 0.05, 3
 # Columns at which a product is timed, beside those of training.
 FEW = 2
 # Rank and neighbours that the preconditioner is timed at, and points of the dense likelihood.
-RANK, NEIGHBOURS = 300, 16
+RANK, NEIGHBOURS = 300, 12
 DENSE = 1000
 # Ranks on other machines are reached over a network of 10 Gbit/s, if nothing else is said.
 LINK = 1.25e9

@@ -45,7 +45,7 @@ class Solving:
     dense_below: int = DENSE_BELOW
     rank: int | None = None
     pivoting: str = "random"
-    neighbours: int = 16
+    neighbours: int = 12
     budget: int = 1 << 29
     engine: str = "auto"
     dtype: str = "float32"

@@ -18,8 +18,8 @@ from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
 from megagp.training.parameters import Parameters
 
 DENSE_STEPS = 100
-START = 1000
-START_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 40, 12, 6
+START = 700
+START_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 40, 12, 3
 # Decrease of the loss that is worth a step while there is more data to come.
 PREPARED = 2e-3
 METHODS = ("pretrain", "paper", "adam", "lbfgs", "none")

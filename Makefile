@@ -63,6 +63,7 @@ bench-solvers: $(VENV)/.package  ## iterations by rank and precision (MEGAGP_DAT
 bench-peers: $(VENV)/.package $(PEERS_VENV)/.ready  ## against GPyTorch, and growth with n
 	$(BIN)/python benchmarks/peers.py --peer $(PEERS_VENV)/bin/python --growth \
 		--sets pol bike kin40k protein houseelectric
+	$(BIN)/python benchmarks/approximate.py --peer $(PEERS_VENV)/bin/python
 
 bench-training: $(VENV)/.package  ## training tolerances and recipes compared
 	$(BIN)/python benchmarks/training.py

@@ -17,7 +17,7 @@ from megagp.covariance import Covariance
 from megagp.kernels import contract
 from megagp.lanczos import log_quadratic_forms
 from megagp.preconditioners import Preconditioner
-from megagp.solvers import Callback, Cholesky, Saver, SolveResult, pcg
+from megagp.solvers import PATIENCE, Callback, Cholesky, Saver, SolveResult, pcg
 
 # Directions in which the columns of H are dependent get the coefficient 0.
 DEPENDENT = 1e-10
@@ -74,6 +74,7 @@ def stochastic(
     probe_rtol: float | None = None,
     max_iter: int = 1000,
     min_iter: int = 0,
+    patience: int = PATIENCE,
     start: Tensor | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
@@ -106,6 +107,7 @@ def stochastic(
         x0=x0,
         verify=False,
         natural=True,
+        patience=patience,
         callback=callback,
         ranks=covariance.ranks,
         saver=saver,

@@ -29,7 +29,7 @@ from megagp.storage import PathLike, kernel_to_json
 from megagp.training import METHODS, Objective, Phase, Recipe, Solving, train
 
 # Probes may be solved this much less precisely than y.
-PROBE_SLACK = 10.0
+PROBE_SLACK, LARGEST_PROBE_RTOL = 10.0, 0.1
 # A solve in training that takes more than this is not worth waiting for; it is counted.
 TRAINING_ITERATIONS = 200
 # From this many points on, verbose fits say beforehand what they will take.
@@ -386,7 +386,9 @@ class GPRegressor(Regressor):
     def _solving(self, ranks: Ranks) -> Solving:
         return Solving(
             rtol=self.training_rtol,
-            probe_rtol=min(1.0, PROBE_SLACK * self.training_rtol),
+            probe_rtol=max(
+                self.training_rtol, min(LARGEST_PROBE_RTOL, PROBE_SLACK * self.training_rtol)
+            ),
             # A tolerance that zero meets needs iterations all the same; ten, as in the paper's.
             min_iter=10 if self.training_rtol >= 1 else 0,
             max_iter=min(self.max_iter, TRAINING_ITERATIONS),

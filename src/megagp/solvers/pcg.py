@@ -7,7 +7,7 @@ Departures from the textbook, and why:
 3. Every RECOMPUTE iterations, and once when all columns are done, residuals are recomputed
    as B - A X: the recurrence drifts, and what it claims is not evidence. A column that
    claimed too much starts again from its true residual.
-4. A column that made no progress for PATIENCE iterations stops as STAGNATED; one with
+4. A column that made no progress for `patience` iterations stops as STAGNATED; one with
    pᵀAp <= 0, rᵀP⁻¹r <= 0 or a number that is not finite as BREAKDOWN. Both keep the best x
    since their last progress. Progress is a smaller residual or a smaller energy
    ½ xᵀAx - bᵀx: on ill-conditioned A the residual rises for long while x gets better.
@@ -69,6 +69,7 @@ def pcg(
     x0: Tensor | None = None,
     verify: bool = True,
     natural: bool = False,
+    patience: int = PATIENCE,
     callback: Callback | None = None,
     ranks: Ranks = ALONE,
     saver: Saver | None = None,
@@ -80,6 +81,7 @@ def pcg(
     of A, and what quadratic forms need; it costs nothing more.
     excess: a column is done, too, when rᵀP⁻¹r is at most this; t. Not with `verify`, which
     knows residuals alone: whoever asks for it checks it.
+    patience: iterations without progress after which a column is given up as STAGNATED.
     min_iter: iterations before a column may be dropped, for tolerances that zero would meet.
     precondition: P⁻¹, applied to n x t. verify: recompute residuals before the end; without
     it, a product or two less, and the residual is the recurrence's.
@@ -90,7 +92,7 @@ def pcg(
         raise ValueError("excess: expected together with verify=False, got verify=True")
     kept = None if saver is None else saver.load()
     run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, natural, ranks)
-    run.excess = excess
+    run.excess, run.patience = excess, patience
     if kept is not None:
         run.restore(kept)
     run.drop_finished(min_iter == 0)
@@ -129,6 +131,7 @@ class _Run:
         self.precondition = precondition or torch.clone
         self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
         self.excess: Tensor | None = None
+        self.patience = PATIENCE
         self.X = torch.zeros_like(B) if x0 is None else x0.clone()
         self.R = B.clone()
         self.products = 0
@@ -203,7 +206,7 @@ class _Run:
         improved = a[self.residual[a] < self.best[a]]
         self.best[improved] = self.residual[improved]
         self.best_X[:, improved] = self.X[:, improved]
-        stuck = (self.since_best[a] >= PATIENCE) & (self.residual[a] > self.rtol[a])
+        stuck = (self.since_best[a] >= self.patience) & (self.residual[a] > self.rtol[a])
         for j in a[stuck].tolist():
             if self.status[j] is Status.MAX_ITER:
                 self.status[j] = Status.STAGNATED

@@ -15,7 +15,7 @@ from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
 from megagp.preconditioners import AdaptivePreconditioner, Preconditioner
-from megagp.solvers import Callback, Saver
+from megagp.solvers import PATIENCE, Callback, Saver
 from megagp.training.journal import pack, unpack
 from megagp.training.parameters import Parameters, Vector
 
@@ -24,6 +24,9 @@ DENSE_BELOW = 1500
 # Differences of the loss (nats per observation) that mean nothing: of the dense way, and with
 # probes fixed but solves to a tolerance.
 EXACT_NOISE, STOCHASTIC_NOISE = 1e-7, 5e-4
+
+# Iterations without progress after which a solve with entries in float32 goes over to float64.
+FLOAT32_PATIENCE = 15
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,8 @@ class Objective:
         return found
 
     def _stochastic(self, covariance: Covariance, P: Preconditioner, draw: int) -> Evaluation:
+        # From float32 there is somewhere to go, so it may give up early.
+        single = covariance.operator.dtype == torch.float32 and self.solving.neighbours > 0
         return stochastic(
             covariance,
             self.Y,
@@ -238,6 +243,7 @@ class Objective:
             probe_rtol=self.solving.probe_rtol,
             max_iter=self.solving.max_iter,
             min_iter=self.solving.min_iter,
+            patience=FLOAT32_PATIENCE if single else PATIENCE,
             start=None if self.last is None else self.last.solutions,
             callback=self.callback,
             saver=self.saver(f"probes {draw}, {covariance.operator.dtype}"),

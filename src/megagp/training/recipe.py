@@ -137,9 +137,11 @@ def train(
     memory: list[Pair] = []
     for phase in phases:
         if len(objective.Y) != phase.size:
-            carried = objective.preconditioner
+            before = objective
             objective = objective_on(phase.size)
-            objective.preconditioner = carried
+            objective.preconditioner = before.preconditioner
+            # What needed float64 on fewer points needs it on more.
+            objective.operator = objective.operator.astype(before.operator.dtype)
         objective.tolerance = phase.tolerance
         _run(phase, objective, recipe.learning_rate, progress, draw, memory)
         # Adam draws probes at each step; the next phase goes on from the last, so that its

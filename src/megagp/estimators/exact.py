@@ -345,6 +345,10 @@ class GPRegressor(Regressor):
         data = {name: digest(T) for name, T in tensors.items()}
         return {**settings, **data, "kernel": kernel_to_json(kernel)}
 
+    def _probe_rtol(self) -> float:
+        loose = min(LARGEST_PROBE_RTOL, PROBE_SLACK * self.training_rtol)
+        return max(self.training_rtol, loose)
+
     def _forecast(
         self, n: int, d: int, basis: int, outputs: int, ranks: Ranks, progress: Progress
     ) -> None:

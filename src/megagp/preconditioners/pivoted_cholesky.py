@@ -12,7 +12,7 @@ from megagp.covariance import Covariance
 # Rows of L that are converted to float64 at a time.
 CHUNK = 2048
 # Bytes up to which L is kept in float64 and need not be converted.
-IN_FLOAT64 = 1 << 29
+IN_FLOAT64 = 1 << 28
 # Ridges on the pivots' block, as shares of its largest entry, until it has a Cholesky factor.
 RIDGES = (1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 

@@ -210,6 +210,7 @@ class Objective:
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
+        self._P = None  # not both at once: each takes most of the memory of a fit
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         found = self._stochastic(covariance, P, draw)
         if not found.solve.converged and self.operator.dtype == torch.float32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,8 +26,10 @@ DENSE_BELOW = 1500
 # probes fixed but solves to a tolerance.
 EXACT_NOISE, STOCHASTIC_NOISE = 1e-7, 5e-4
 
-# Iterations without progress after which a solve with entries in float32 goes over to float64.
-FLOAT32_PATIENCE = 15
+# A solve with entries in float32 goes over to float64 after so many iterations without progress,
+# or so many in all; at once where the rounding of entries, ε √n k(x, x), is this much of the noise.
+FLOAT32_PATIENCE, FLOAT32_ITERATIONS = 15, 60
+FLOAT32_ROUNDING = 1.2
 
 
 @dataclass(frozen=True)
@@ -210,6 +213,9 @@ class Objective:
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
+        if self.operator.dtype == torch.float32 and self._rounding() > FLOAT32_ROUNDING:
+            self.operator = self.operator.astype("float64")
+            covariance = self.covariance()
         self._P = None  # not both at once: each takes most of the memory of a fit
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         found = self._stochastic(covariance, P, draw)
@@ -242,13 +248,20 @@ class Objective:
             probes=self.solving.probes,
             rtol=self.solving.rtol,
             probe_rtol=self.solving.probe_rtol,
-            max_iter=self.solving.max_iter,
+            max_iter=min(self.solving.max_iter, FLOAT32_ITERATIONS if single else 10**9),
             min_iter=self.solving.min_iter,
             patience=FLOAT32_PATIENCE if single else PATIENCE,
             start=None if self.last is None else self.last.solutions,
             callback=self.callback,
             saver=self.saver(f"probes {draw}, {covariance.operator.dtype}"),
         )
+
+    def _rounding(self) -> float:
+        """By how much rounding to float32 changes K, as a matrix, relative to the noise."""
+        if not self.solving.neighbours:
+            return 0.0
+        size = float(self.operator.diagonal().max()) * math.sqrt(len(self.Y))
+        return torch.finfo(torch.float32).eps / 2 * size / float(self.covariance().noise.min())
 
     def latest_preconditioner(self) -> Preconditioner:
         """That of the last evaluation, at these hyperparameters or next to them."""

@@ -29,7 +29,7 @@ EXACT_NOISE, STOCHASTIC_NOISE = 1e-7, 5e-4
 # A solve with entries in float32 goes over to float64 after so many iterations without progress,
 # or so many in all; at once where the rounding of entries, ε √n k(x, x), is this much of the noise.
 FLOAT32_PATIENCE, FLOAT32_ITERATIONS = 15, 60
-FLOAT32_ROUNDING = 1.2
+FLOAT32_ROUNDING = 1.0
 
 
 @dataclass(frozen=True)

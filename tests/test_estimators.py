@@ -247,7 +247,7 @@ def test_an_unconverged_solve_warns_with_a_remedy():
         ({"variance": "love"}, "variance: expected one of"),
         ({"noise_floor": 0.0}, "noise_floor: expected a positive number, got 0.0"),
         ({"rtol": float("nan")}, "rtol: expected a positive number, got nan"),
-        ({"probes": 0}, "probes: expected a whole number >= 1, got 0"),
+        ({"probes": 0}, "probes: expected a whole number >= 1 or None, got 0"),
         ({"rank": -1}, "rank: expected a whole number >= 0 or None, got -1"),
     ],
 )

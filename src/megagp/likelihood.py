@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from megagp.solvers import PATIENCE, Callback, Cholesky, Saver, SolveResult, pcg
 
 # Directions in which the columns of H are dependent get the coefficient 0.
 DEPENDENT = 1e-10
+# With entries in float32, and float64 to go over to: a solve is given up after so many iterations
+# without progress, or so many in all.
+FLOAT32_PATIENCE, FLOAT32_ITERATIONS = 15, 60
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class Evaluation:
     value: total over the p columns of Y. gradient: by the logarithm of every hyperparameter
     that is not frozen, "noise_variance" among them. standard_error: of `value`, from the
     spread of the probes; 0 for the dense way. weights: K̂⁻¹ (Y - H β), n x p.
-    solutions: K̂⁻¹ [Y, H], to start the next solve from.
+    solutions: K̂⁻¹ [Y, H], to start the next solve from. split: those were made with entries
+    in float64, apart from the probes.
     """
 
     value: float
@@ -48,6 +53,7 @@ class Evaluation:
     weights: Tensor
     solutions: Tensor
     solve: SolveResult
+    split: bool = False
 
 
 def generalised_least_squares(H: Tensor, Y: Tensor, VH: Tensor, VY: Tensor) -> Trend:
@@ -74,10 +80,12 @@ def stochastic(
     probe_rtol: float | None = None,
     max_iter: int = 1000,
     min_iter: int = 0,
-    patience: int = PATIENCE,
     start: Tensor | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
+    precise: Covariance | None = None,
+    precise_saver: Saver | None = None,
+    split: bool = False,
 ) -> Evaluation:
     """Value and gradient by PCG on [Y, H, Z] with probes z ~ N(0, P).
 
@@ -86,32 +94,54 @@ def stochastic(
 
     rtol is for Y and H, whose errors go straight into the gradient; probe_rtol (rtol if None)
     for the probes, which are noise anyway.
+    precise: K̂ with entries in float64, for Y and H alone: with `split` from the start, else
+    where they have not converged and the probes have. Y needs it first, being no draw from P.
+    With it, solves with `covariance` give up early.
     """
     n, p, q = len(Y), Y.shape[1], H.shape[1]
     Z = preconditioner.sample(probes, generator)
-    B = torch.cat([Y, H, Z], dim=1)
+    known = torch.cat([Y, H], dim=1)
+    split = split and precise is not None
+    B = Z if split else torch.cat([known, Z], dim=1)
     # Only Y and H may start from what is known: the quadrature needs its probes from zero.
     x0 = None
-    if start is not None:
+    if start is not None and not split:
         x0 = torch.zeros_like(B)
         x0[:, : p + q] = start
-    tolerance = B.new_full((B.shape[1],), rtol)
-    tolerance[p + q :] = rtol if probe_rtol is None else probe_rtol
+    tolerance = B.new_full((B.shape[1],), rtol if probe_rtol is None else probe_rtol)
+    if not split:
+        tolerance[: p + q] = rtol
+    settings: dict[str, Any] = {
+        "precondition": preconditioner.solve,
+        "verify": False,
+        "natural": True,
+        "min_iter": min_iter,
+        "callback": callback,
+        "ranks": covariance.ranks,
+    }
     result = pcg(
         covariance.matmul,
         B,
-        precondition=preconditioner.solve,
         rtol=tolerance,
-        max_iter=max_iter,
-        min_iter=min_iter,
         x0=x0,
-        verify=False,
-        natural=True,
-        patience=patience,
-        callback=callback,
-        ranks=covariance.ranks,
         saver=saver,
+        max_iter=max_iter if precise is None else min(max_iter, FLOAT32_ITERATIONS),
+        patience=PATIENCE if precise is None else FLOAT32_PATIENCE,
+        **settings,
     )
+    drawn = result if split else result.columns(slice(p + q, None))
+    if precise is not None and (split or (drawn.converged and not result.converged)):
+        begin = start if split else result.x[:, : p + q].clone()
+        fixed = pcg(
+            precise.matmul,
+            known,
+            rtol=rtol,
+            x0=begin,
+            saver=precise_saver,
+            max_iter=max_iter,
+            **settings,
+        )
+        result, split = fixed.beside(drawn), True
     VY, VH, VZ = result.x[:, :p], result.x[:, p : p + q], result.x[:, p + q :]
     trend = generalised_least_squares(H, Y, VH, VY)
     V = VY - VH @ trend.coefficients
@@ -135,6 +165,7 @@ def stochastic(
         V,
         result.x[:, : p + q],
         result,
+        split,
     )
 
 

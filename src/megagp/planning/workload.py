@@ -107,7 +107,7 @@ def workload(
         elif phase.name.startswith("finetune"):
             share = typical.finetuned
         evaluations = share * phase.steps + 1
-        columns = known + solving.probes
+        columns = known + solving.probes_for(phase.size)
         legs.append(
             _leg(phase.name, phase.size, d, columns, evaluations, solving, typical, training=True)
         )
@@ -128,7 +128,10 @@ def _leg(
 ) -> Leg:
     if points <= solving.dense_below:
         return Leg(name, points, columns, evaluations, 0.0, 0, 1.0, 0, 0)
-    grown, m = typical.iterations * math.sqrt(points / typical.points), solving.neighbours
+    grown, m = (
+        typical.iterations * math.sqrt(points / typical.points),
+        solving.neighbours_for(points),
+    )
     grown *= 1.0 if m else typical.alone
     rank = solving.rank
     if rank is None:

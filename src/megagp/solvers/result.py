@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -71,6 +71,40 @@ class SolveResult:
         order = list(Status)
         return max(self.status, key=order.index, default=Status.CONVERGED)
 
+    def columns(self, which: slice) -> SolveResult:
+        """What it says of some of the columns."""
+        c = self.coefficients
+        return replace(
+            self,
+            x=self.x[:, which],
+            status=self.status[which],
+            iterations=self.iterations[which],
+            residual=self.residual[which],
+            coefficients=c and Coefficients(c.alpha[:, which], c.beta[:, which], c.start[which]),
+            R=None if self.R is None else self.R[:, which],
+        )
+
+    def beside(self, other: SolveResult) -> SolveResult:
+        """The columns of both, these first; the solutions of one matrix in two precisions."""
+        a, b = self.coefficients, other.coefficients
+        assert a is not None
+        assert b is not None
+        assert self.R is not None
+        assert other.R is not None
+        steps = max(len(a.alpha), len(b.alpha))
+        alpha = torch.cat([_longer(a.alpha, steps), _longer(b.alpha, steps)], dim=1)
+        beta = torch.cat([_longer(a.beta, steps), _longer(b.beta, steps)], dim=1)
+        return SolveResult(
+            torch.cat([self.x, other.x], dim=1),
+            self.status + other.status,
+            torch.cat([self.iterations, other.iterations]),
+            torch.cat([self.residual, other.residual]),
+            self.precision,
+            self.products + other.products,
+            Coefficients(alpha, beta, torch.cat([a.start, b.start])),
+            torch.cat([self.R, other.R], dim=1),
+        )
+
     def explain(self, rtol: float) -> str:
         """One sentence for people: what was reached, what was asked for, what to do."""
         largest = float(self.residual.max()) if len(self.residual) else 0.0
@@ -79,6 +113,12 @@ class SolveResult:
             f"relative residual {largest:.2g} after {most} iterations, tolerance {rtol:.2g}. "
             f"{self.worst.value}"
         )
+
+
+def _longer(history: Tensor, steps: int) -> Tensor:
+    """With rows of NaN up to so many."""
+    blank = history.new_full((steps - len(history), history.shape[1]), torch.nan)
+    return torch.cat([history, blank])
 
 
 def relative(R: Tensor, B: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
 from megagp.preconditioners import AdaptivePreconditioner, Preconditioner
-from megagp.solvers import PATIENCE, Callback, Saver
+from megagp.solvers import Callback, Saver
 from megagp.training.journal import pack, unpack
 from megagp.training.parameters import Parameters, Vector
 
@@ -26,10 +26,18 @@ DENSE_BELOW = 1500
 # probes fixed but solves to a tolerance.
 EXACT_NOISE, STOCHASTIC_NOISE = 1e-7, 5e-4
 
-# A solve with entries in float32 goes over to float64 after so many iterations without progress,
-# or so many in all; at once where the rounding of entries, ε √n k(x, x), is this much of the noise.
-FLOAT32_PATIENCE, FLOAT32_ITERATIONS = 15, 60
-FLOAT32_ROUNDING = 1.0
+# Probes, at least and at most, and how many times n they come to in between: the error of their
+# mean, per observation, falls as the root of both.
+PROBES, PROBED = (4, 10), 40_000
+# Nearest predecessors in the preconditioner: the work for them grows with n, that of the products
+# which they save with n².
+NEIGHBOURS, MANY_NEIGHBOURS, MANY_POINTS = 12, 24, 50_000
+# The probes being fixed, two losses differ by less noise than each has: this share of it.
+COMMON = 0.6
+
+# A solve is made with entries in float64 at once where the rounding of entries to float32,
+# ε √n k(x, x), is this much of the noise.
+FLOAT32_ROUNDING = 0.15
 
 
 @dataclass(frozen=True)
@@ -38,24 +46,36 @@ class Solving:
 
     rtol: tolerance on the relative residual for y; probe_rtol: for the probes, whose solves
     bias the gradient far less (docs/training.md).
-    min_iter: iterations at least. probes: random vectors for the log-determinant.
+    min_iter: iterations at least. probes: random vectors for the log-determinant; None for
+    enough (PROBES).
     dense_below: Cholesky up to this n. rank, pivoting, neighbours, budget: as in
-    AdaptivePreconditioner.
+    AdaptivePreconditioner; neighbours None for enough.
     """
 
     rtol: float = 0.01
     probe_rtol: float = 0.1
     max_iter: int = 200
     min_iter: int = 0
-    probes: int = 10
+    probes: int | None = None
     dense_below: int = DENSE_BELOW
     rank: int | None = None
     pivoting: str = "random"
-    neighbours: int = 12
+    neighbours: int | None = None
     budget: int = 1 << 29
     engine: str = "auto"
     dtype: str = "float32"
     ranks: Ranks = ALONE
+
+    def probes_for(self, n: int) -> int:
+        """How many probes for n points."""
+        few, many = PROBES
+        return max(few, min(many, PROBED // n)) if self.probes is None else self.probes
+
+    def neighbours_for(self, n: int) -> int:
+        """How many nearest predecessors for n points."""
+        if self.neighbours is not None:
+            return self.neighbours
+        return NEIGHBOURS if n < MANY_POINTS else MANY_NEIGHBOURS
 
 
 @dataclass
@@ -108,7 +128,7 @@ class Objective:
         self.preconditioner = AdaptivePreconditioner(
             rank=solving.rank,
             pivoting=solving.pivoting,
-            neighbours=solving.neighbours,
+            neighbours=solving.neighbours_for(len(Y)),
             budget=solving.budget,
             seed=seed,
         )
@@ -116,6 +136,8 @@ class Objective:
         self.tolerance = 0.0
         self._state: State | None = None
         self._rank = 0
+        # Y and H are solved apart from the probes, with entries in float64.
+        self.split = False
         self._P: Preconditioner | None = None
 
     @property
@@ -126,7 +148,7 @@ class Objective:
         """
         if len(self.Y) <= self.solving.dense_below:
             return max(self.tolerance, EXACT_NOISE)
-        probes = 0.0 if self.last is None else self.last.standard_error / self.Y.numel()
+        probes = 0.0 if self.last is None else COMMON * self.last.standard_error / self.Y.numel()
         return max(self.tolerance, STOCHASTIC_NOISE, probes)
 
     def covariance(self) -> Covariance:
@@ -173,7 +195,7 @@ class Objective:
 
     @property
     def _columns(self) -> int:
-        return self.Y.shape[1] + self.H.shape[1] + self.solving.probes
+        return self.Y.shape[1] + self.H.shape[1] + self.solving.probes_for(len(self.Y))
 
     @property
     def last(self) -> Evaluation | None:
@@ -219,10 +241,11 @@ class Objective:
         self._P = None  # not both at once: each takes most of the memory of a fit
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         found = self._stochastic(covariance, P, draw)
+        self.split = found.split
         if not found.solve.converged and self.operator.dtype == torch.float32:
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
-            self.operator = self.operator.astype("float64")
+            self.operator, self.split = self.operator.astype("float64"), False
             found = self._stochastic(self.covariance(), P, draw)
         self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
         self._rank = P.rank
@@ -230,35 +253,37 @@ class Objective:
             entry, state = pack(found)
             pivoting, pivots = self.preconditioner.state()
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
-            facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype)}
+            facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "split": self.split}
             self.checkpoint.record(
                 {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
             )
         return found
 
     def _stochastic(self, covariance: Covariance, P: Preconditioner, draw: int) -> Evaluation:
-        # From float32 there is somewhere to go, so it may give up early.
-        single = covariance.operator.dtype == torch.float32 and self.solving.neighbours > 0
+        dtype = covariance.operator.dtype
+        single = dtype == torch.float32 and self.preconditioner.neighbours > 0
         return stochastic(
             covariance,
             self.Y,
             self.H,
             P,
             torch.Generator().manual_seed(self.seed + 7919 * draw),
-            probes=self.solving.probes,
+            probes=self.solving.probes_for(len(self.Y)),
             rtol=self.solving.rtol,
             probe_rtol=self.solving.probe_rtol,
-            max_iter=min(self.solving.max_iter, FLOAT32_ITERATIONS if single else 10**9),
+            max_iter=self.solving.max_iter,
             min_iter=self.solving.min_iter,
-            patience=FLOAT32_PATIENCE if single else PATIENCE,
             start=None if self.last is None else self.last.solutions,
             callback=self.callback,
-            saver=self.saver(f"probes {draw}, {covariance.operator.dtype}"),
+            saver=self.saver(f"probes {draw}, {dtype}, {self.split}"),
+            precise=covariance.precise() if single else None,
+            precise_saver=self.saver(f"targets {draw}, {dtype}"),
+            split=self.split,
         )
 
     def _rounding(self) -> float:
         """By how much rounding to float32 changes K, as a matrix, relative to the noise."""
-        if not self.solving.neighbours:
+        if not self.preconditioner.neighbours:
             return 0.0
         size = float(self.operator.diagonal().max()) * math.sqrt(len(self.Y))
         return torch.finfo(torch.float32).eps / 2 * size / float(self.covariance().noise.min())
@@ -280,4 +305,5 @@ class Objective:
         self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
         self._rank = entry["rank"]
         self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
+        self.split = entry["split"]
         return unpack(entry, state, self.Y, self.H)

@@ -140,8 +140,10 @@ def train(
             before = objective
             objective = objective_on(phase.size)
             objective.preconditioner = before.preconditioner
+            objective.preconditioner.neighbours = solving.neighbours_for(phase.size)
             # What needed float64 on fewer points needs it on more.
             objective.operator = objective.operator.astype(before.operator.dtype)
+            objective.split = before.split
         objective.tolerance = phase.tolerance
         _run(phase, objective, recipe.learning_rate, progress, draw, memory)
         # Adam draws probes at each step; the next phase goes on from the last, so that its

@@ -115,12 +115,12 @@ def _boosting(data: Split, seed: int, settings: Mapping[str, Any]) -> Fitted:
         raise ValueError(
             "lightgbm: expected the package, got none; pip install 'megagp[lightgbm]'"
         ) from None
-    given = {"n_estimators": TREES, "learning_rate": 0.05, "verbose": -1, "random_state": seed}
-    model = lightgbm.LGBMRegressor(**{**given, **settings})
-    model.fit(
-        data.X_train,
-        data.y_train,
-        eval_set=[(data.X_val, data.y_val)],
+    given = {"objective": "regression", "learning_rate": 0.05, "verbose": -1, "seed": seed}
+    model = lightgbm.train(
+        {**given, **settings},
+        lightgbm.Dataset(data.X_train, data.y_train),
+        num_boost_round=TREES,
+        valid_sets=[lightgbm.Dataset(data.X_val, data.y_val)],
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     residual = data.y_val - model.predict(data.X_val)

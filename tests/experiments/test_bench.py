@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,7 +113,9 @@ def test_a_killed_suite_goes_on_where_it_stopped(tmp_path, end):
     """Killed in its second run; the worker, which has a session of its own, is gone as well."""
     note = tmp_path / "pid"
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), *FAKE, str(note)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    # Where the tests run in the background, SIGINT may be ignored, and so by what they start.
+    heed = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, preexec_fn=heed) as process:
         until(lambda: note.is_file() and note.read_text().startswith("2 "))
         process.send_signal(end)
     until(lambda: not alive(int(note.read_text().split()[1])))
@@ -119,7 +123,7 @@ def test_a_killed_suite_goes_on_where_it_stopped(tmp_path, end):
     assert pending([run(0), run(2)], tmp_path) == [run(2)]
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -132,6 +136,14 @@ def alive(pid):
     except ProcessLookupError:
         return False
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_the_real_worker_ends_with_its_stdin(tmp_path):
+    order = {"run": asdict(run(dataset="robot_arm:200000")), "output": str(tmp_path / "record")}
+    with subprocess.Popen(WORKER, stdin=subprocess.PIPE, text=True) as process:
+        process.communicate(json.dumps(order) + "\n", timeout=120)
+    assert process.returncode == 1
+    assert not (tmp_path / "record").exists()
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def now() -> str:
 
 def main() -> None:
     order = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     if "WORLD_SIZE" in os.environ:
         distributed.join()
         torch.set_num_threads(1)  # a rank is one core here, whatever there is
@@ -106,7 +106,8 @@ def main() -> None:
         Path(order["output"]).write_text(json.dumps(record, allow_nan=False))
 
 
-def _end_with_stdin() -> None:
+def end_with_stdin() -> None:
+    """End this process when stdin does, from a thread of its own."""
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -19,11 +19,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from machine import facts
 from peers import prepare, run
 
 from megagp import SGPRegressor, SVGPRegressor
 from megagp.datasets import robot_arm
+from megagp.experiments.machine import facts
 from megagp.scores import score
 
 HERE = Path(__file__).parent

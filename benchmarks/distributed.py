@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import facts
 
 from megagp import GPRegressor, KernelOperator, datasets, distributed
+from megagp.experiments.machine import facts
 from megagp.kernels import Matern32
 
 DIMENSIONS, COLUMNS = 9, 12  # y, the constant mean and ten probes

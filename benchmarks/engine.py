@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -23,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from machine import facts, fma_rate
 from torch import Tensor
 
-from megagp import KernelOperator, kernels
-from megagp.engines import Share
+from megagp import KernelOperator, _native, kernels
+from megagp.engines import Share, instruction_sets
+from megagp.experiments.machine import facts
 
 CHUNKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 USUAL_CHUNK = 1024  # what one would choose without measuring
@@ -249,6 +250,22 @@ def main() -> None:
     record = {"machine": machine, "products": results, "gradient": gradient, "culling": culling}
     options.output.write_text(json.dumps(record, indent=1))
     print(f"written to {options.output}")
+
+
+def fma_rate(seconds: float = 0.3) -> float:
+    """float32 multiply-adds per second that all threads together reach on independent chains."""
+    rates: list[float] = []
+    best = instruction_sets()[0]
+
+    def run() -> None:
+        rates.append(_native.fma_rate(best, seconds))
+
+    threads = [threading.Thread(target=run) for _ in range(torch.get_num_threads())]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(rates)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ import argparse
 import resource
 import time
 
-from machine import facts
-
 from megagp import GPRegressor
 from megagp.datasets import robot_arm
+from megagp.experiments.machine import facts
 from megagp.planning import calibrate, forecast, workload
 
 

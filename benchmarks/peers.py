@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from machine import facts
 
 from megagp import GPRegressor, datasets
+from megagp.experiments.machine import facts
 
 HERE = Path(__file__).parent
 HOUSE = 100_000  # points of HouseElectric

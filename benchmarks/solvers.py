@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from machine import facts
 from torch import Tensor
 
 from megagp import KernelOperator, datasets, kernels
 from megagp.covariance import Covariance
+from megagp.experiments.machine import facts
 from megagp.likelihood import dense, stochastic
 from megagp.neighbours import metric_features
 from megagp.preconditioners import (

@@ -13,10 +13,10 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from machine import facts
 from peers import prepare
 
 from megagp import GPRegressor
+from megagp.experiments.machine import facts
 from megagp.solvers import ConvergenceWarning
 
 SETS = ("pol", "bike", "elevators", "protein")

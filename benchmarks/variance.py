@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from machine import facts
 
 from megagp import GPRegressor, KernelOperator, datasets
+from megagp.experiments.machine import facts
 
 SETS = ("pol", "bike", "kin40k", "protein", "gebco_kg_2m", "houseelectric")
 TEST = 400

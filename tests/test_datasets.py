@@ -3,13 +3,15 @@
 import gzip
 import hashlib
 import os
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from megagp import datasets
-from megagp.datasets import DATASETS, Facts, load, robot_arm, split
+from megagp.datasets import DATASETS, Facts, arm, collection, download, load, robot_arm, split
 
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 FOLDER = Path(os.environ.get("MEGAGP_DATA") or BESIDE)
@@ -46,7 +48,7 @@ def test_robot_arm_has_unit_scale_and_every_joint_matters(joints):
     for joint in range(joints):
         moved = X.copy()
         moved[:, joint] = np.roll(moved[:, joint], 1)
-        change = datasets._distance(moved) - datasets._distance(X)
+        change = arm._distance(moved) - arm._distance(X)
         assert np.abs(change).mean() > 0.05
 
 
@@ -106,15 +108,32 @@ def csv(rows):
     return gzip.compress("".join(",".join(map(repr, row)) + "\n" for row in rows.tolist()).encode())
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Nothing."""
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A set `tiny` in two parts, not yet on disk; `upstream` plays the download."""
+def upstream(tmp_path, monkeypatch):
+    """A set `tiny` in two parts on a server of its own, and an empty cache."""
     monkeypatch.setitem(DATASETS, "tiny", Facts(4, 2, ("data.csv.gz", "data1.csv.gz")))
-    upstream = tmp_path / "upstream" / "tiny"
-    upstream.mkdir(parents=True)
-    (upstream / "data.csv.gz").write_bytes(csv(ROWS[:3]))
-    (upstream / "data1.csv.gz").write_bytes(csv(ROWS[3:]))
-    monkeypatch.setattr(datasets, "UPSTREAM", (tmp_path / "upstream").as_uri())
+    home = tmp_path / "upstream" / "tiny"
+    home.mkdir(parents=True)
+    (home / "data.csv.gz").write_bytes(csv(ROWS[:3]))
+    (home / "data1.csv.gz").write_bytes(csv(ROWS[3:]))
+    monkeypatch.setattr(download, "cache", lambda: tmp_path / "cache")
+    monkeypatch.delenv("MEGAGP_DATA", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=home.parent)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(download, "UPSTREAM", f"http://127.0.0.1:{server.server_port}")
+        yield home
+        server.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path, upstream):
+    """A folder for local copies, with none yet."""
+    (tmp_path / "data").mkdir()
     return tmp_path / "data"
 
 
@@ -124,59 +143,66 @@ def check_tiny(X, y):
     assert X.dtype == y.dtype == np.float64
 
 
-def test_download_in_parts_then_local(folder, monkeypatch):
-    check_tiny(*load("tiny", folder, download=True))
-    assert sorted(p.name for p in (folder / "tiny").iterdir()) == ["data.csv.gz", "data1.csv.gz"]
-    monkeypatch.setattr(datasets, "UPSTREAM", "file:///nowhere")
-    check_tiny(*load("tiny", folder, download=True))
-    monkeypatch.setenv("MEGAGP_DATA", str(folder))
+def test_download_in_parts_then_from_the_cache(upstream, monkeypatch):
+    check_tiny(*load("tiny"))
+    assert sorted(p.name for p in (download.cache() / "tiny").iterdir()) == [
+        "data.csv.gz",
+        "data1.csv.gz",
+    ]
+    monkeypatch.setattr(download, "UPSTREAM", "http://127.0.0.1:1")
     check_tiny(*load("tiny"))
 
 
-def test_npz_goes_first(folder):
-    (folder / "tiny").mkdir(parents=True)
+def test_local_copies_go_first(folder, upstream, monkeypatch):
+    (folder / "tiny").mkdir()
     X = ROWS[:, :2].astype(np.float32)
     np.savez(folder / "tiny" / "data.npz", X=X, y=ROWS[:, 2].astype(np.float32))
-    found, y = load("tiny", folder, download=True)
-    np.testing.assert_array_equal(found, X.astype(np.float64))
-    assert found.dtype == y.dtype == np.float64
+    monkeypatch.setenv("MEGAGP_DATA", str(folder))
+    for found, y in (load("tiny"), load("tiny", folder)):
+        np.testing.assert_array_equal(found, X.astype(np.float64))
+        assert found.dtype == y.dtype == np.float64
+    assert not download.cache().exists()
+    (folder / "tiny" / "data.npz").unlink()
+    (folder / "tiny" / "data.csv.gz").write_bytes(csv(ROWS[:3] + 1))
+    check_tiny(*load("tiny"))  # a part is missing: all of it from the collection
 
 
 def test_an_absent_set_says_what_to_put_where(folder, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"data1\.csv\.gz .*data\.npz .*download=True"):
-        load("tiny", folder)
-    with pytest.raises(FileNotFoundError, match="no download"):
-        load("fhw_lags", folder, download=True)
-    monkeypatch.delenv("MEGAGP_DATA", raising=False)
-    with pytest.raises(ValueError, match="MEGAGP_DATA"):
-        load("tiny")
+        load("tiny", folder, download=False)
+    with pytest.raises(FileNotFoundError, match=r"set MEGAGP_DATA=.*no download"):
+        load("fhw_lags")
     with pytest.raises(ValueError, match=r"expected one of pol, .* got 'nope'"):
         load("nope", folder)
+    monkeypatch.setenv("MEGAGP_DATA", str(folder / "nowhere"))
+    with pytest.raises(FileNotFoundError, match="MEGAGP_DATA: expected the folder"):
+        load("tiny")
 
 
-def test_checksums_guard_downloads_and_files(folder, monkeypatch):
-    content = (folder.parent / "upstream" / "tiny" / "data.csv.gz").read_bytes()
-    monkeypatch.setitem(datasets.SHA256, "tiny/data.csv.gz", hashlib.sha256(content).hexdigest())
-    check_tiny(*load("tiny", folder, download=True))
+def test_checksums_guard_downloads_and_files(folder, upstream, monkeypatch):
+    known = hashlib.sha256((upstream / "data.csv.gz").read_bytes()).hexdigest()
+    monkeypatch.setitem(collection.SHA256, "tiny/data.csv.gz", known)
+    check_tiny(*load("tiny"))
+    (folder / "tiny").mkdir()
     (folder / "tiny" / "data.csv.gz").write_bytes(csv(ROWS[:3] + 1))
+    (folder / "tiny" / "data1.csv.gz").write_bytes(csv(ROWS[3:]))
     with pytest.raises(ValueError, match="expected sha256"):
         load("tiny", folder)
-    monkeypatch.setitem(datasets.SHA256, "tiny/data.csv.gz", "0" * 64)
-    (folder / "tiny" / "data.csv.gz").unlink()
-    with pytest.raises(ValueError, match="expected sha256"):
-        load("tiny", folder, download=True)
-    assert not (folder / "tiny" / "data.csv.gz").exists()
+    monkeypatch.setitem(collection.SHA256, "tiny/data.csv.gz", "0" * 64)
+    (download.cache() / "tiny" / "data.csv.gz").unlink()
+    with pytest.raises(ValueError, match=r"expected sha256 0+, got another file; fetch it"):
+        load("tiny")
+    assert not (download.cache() / "tiny" / "data.csv.gz").exists()
 
 
-def test_failed_downloads_leave_nothing(folder):
-    upstream = folder.parent / "upstream" / "tiny"
+def test_failed_downloads_leave_nothing(upstream):
     (upstream / "data.csv.gz").write_text("version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ValueError, match="expected a gzip file, got b'version"):
-        load("tiny", folder, download=True)
+        load("tiny")
     (upstream / "data.csv.gz").unlink()
-    with pytest.raises(OSError, match="fetch it yourself"):
-        load("tiny", folder, download=True)
-    assert not folder.exists()
+    with pytest.raises(OSError, match=r"got 404 .*fetch it yourself, .* set MEGAGP_DATA"):
+        load("tiny")
+    assert not (download.cache() / "tiny" / "data.csv.gz").exists()
 
 
 @pytest.mark.parametrize(

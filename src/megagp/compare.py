@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.model_selection import train_test_split
 
 from megagp.estimators import GPRegressor, Regressor, SGPRegressor, SVGPRegressor
+from megagp.memory import MemoryWatch
 from megagp.scores import score
 
 METHODS: dict[str, type[Regressor]] = {
@@ -23,9 +20,6 @@ METHODS: dict[str, type[Regressor]] = {
     "sgpr": SGPRegressor,
     "svgp": SVGPRegressor,
 }
-# Between looks at the memory in use, in seconds.
-INTERVAL = 0.01
-PAGES = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ def _models(
 
 
 def _measure(name: str, model: Any, X: Any, y: Any, X_test: Any, y_test: Any) -> Row:
-    with _Memory() as memory:
+    with MemoryWatch() as memory:
         begin = time.perf_counter()
         model.fit(X, y)
         fitted = time.perf_counter()
@@ -137,45 +131,6 @@ def _measure(name: str, model: Any, X: Any, y: Any, X_test: Any, y_test: Any) ->
         predicted = time.perf_counter()
     found = score(y_test, mean, std)
     return Row(name, *found, fitted - begin, predicted - fitted, memory.most)
-
-
-class _Memory:
-    """Watches the memory of this process from a thread of its own."""
-
-    def __enter__(self) -> _Memory:
-        self.most: int | None = None
-        self._start = _resident()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        if self._start is None:
-            return
-        self.most = 0
-        while True:
-            done = self._done.wait(INTERVAL)
-            self.most = max(self.most, (_resident() or 0) - self._start)
-            if done:
-                return
-
-
-def _resident() -> int | None:
-    """Bytes of memory in use; None where the system has no /proc."""
-    try:
-        return int(PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
 
 
 def _pairs(line: Sequence[str], widths: Sequence[int]) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ import megagp
 from cli import fake
 from megagp.cli import plot
 from megagp.cli.app import app
-from megagp.cli.tables import FORMATS, Writer, column_names, read
+from megagp.tables import FORMATS, Writer, column_names, read
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import megagp
 from megagp.cli.app import app
-from megagp.cli.tables import Writer, read
 from megagp.datasets import robot_arm
 from megagp.kernels import RationalQuadratic
+from megagp.tables import Writer, read
 
 NAMES = ["base", "elbow", "wrist"]
 

@@ -142,3 +142,16 @@ def test_iterations_in_all_are_limited():
     assert result.status == (Status.MAX_ITER,) * 2
     assert result.iterations.tolist() == [5, 5]
     np.testing.assert_allclose(result.residual, residuals(K_hat, result.x, B), rtol=1e-6)
+
+
+def test_history_goes_from_the_first_residual_to_the_last():
+    """In float64, where the residual that is claimed and the one that is found agree."""
+    covariance, K_hat, B = problem(Matern32(1.0), 200, 1e-2, dtype="float64")
+    x0 = 0.5 * torch.from_numpy(np.linalg.solve(K_hat, B.numpy()))
+    for start, first in ((None, 1.0), (x0, 0.5)):
+        result = solve(covariance, B, rtol=1e-6, x0=start)
+        assert result.history.shape == (int(result.iterations.max()) + 1, 2)
+        np.testing.assert_allclose(result.history[0], first, rtol=1e-9)
+        np.testing.assert_allclose(result.history[-1], result.residual, rtol=1e-3)
+        again = solve(covariance, B, rtol=1e-6, x0=result.x)
+        assert again.history.shape == (1, 2)

@@ -41,7 +41,7 @@ class Bowl:
 CENTRE = [0.7, -0.5, 1.0, -1.0]
 
 
-def quiet(step, loss):
+def quiet(step, loss, theta):
     """A report that nobody reads."""
 
 

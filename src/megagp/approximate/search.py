@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
@@ -10,11 +13,13 @@ from torch import Tensor
 from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.parameters import InducingParameters
 from megagp.approximate.sgpr import Collapsed, collapse, gradient, moments
-from megagp.training.optimisers import NO_START, Report
+from megagp.training.optimisers import NO_START
 from megagp.training.parameters import Vector
 
 # Pairs that L-BFGS remembers.
 MEMORY = 20
+
+Report: TypeAlias = Callable[[int, float], None]  # step, loss
 
 
 class CollapsedLoss:

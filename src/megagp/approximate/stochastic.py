@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.parameters import InducingParameters
+from megagp.approximate.search import Report
 from megagp.approximate.svgp import (
     Batch,
     Gradient,
@@ -19,7 +20,6 @@ from megagp.approximate.svgp import (
     stochastic_bound,
     whitened,
 )
-from megagp.training.optimisers import Report
 
 VARIATIONAL = ("natural", "adam")
 

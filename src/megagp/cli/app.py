@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from megagp.cli.bench import bench
 from megagp.cli.compare import compare
 from megagp.cli.demo import demo
 from megagp.cli.fit import fit
@@ -46,7 +47,7 @@ def megagp(
     """
 
 
-for command in (fit, predict, info, compare, demo, plan):
+for command in (fit, predict, info, compare, demo, plan, bench):
     app.command()(one_line_errors(command))
 
 

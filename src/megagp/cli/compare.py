@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 import megagp
-from megagp.cli.fit import MethodName, read_table
+from megagp.cli.fit import MethodName
 from megagp.cli.reporting import note
+from megagp.tables import read_target
 
 
 def compare(
@@ -32,7 +33,7 @@ def compare(
 
     megagp compare houses.csv --target price --method exact --method sgpr
     """
-    X, y, features = read_table(data, target)
+    X, y, features = read_target(data, target)
     if not quiet:
         note(f"read {len(X)} rows, {len(features)} features")
     chosen = [m.value for m in method or list(MethodName)]

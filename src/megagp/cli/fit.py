@@ -15,9 +15,9 @@ import typer
 
 import megagp
 from megagp import distributed
-from megagp.cli import tables
 from megagp.cli.reporting import note
 from megagp.scores import score
+from megagp.tables import read_target
 
 
 class KernelName(str, Enum):
@@ -90,7 +90,7 @@ def fit(
             raise ValueError(
                 f"{output}: expected a file name in a folder that exists; create it first"
             )
-        X, y, features = read_table(data, target)
+        X, y, features = read_target(data, target)
         tensors = {"X": torch.from_numpy(X.copy()), "y": torch.from_numpy(y.copy())}
         return {"features": features}, tensors
 
@@ -134,21 +134,6 @@ def _own_options(
         )
     given = {"inducing_points": inducing_points, "checkpoint": checkpoint}
     return {name: value for name, value in given.items() if value is not None}
-
-
-def read_table(data: Path, target: str) -> tuple[tables.Array, tables.Array, list[str]]:
-    """Features, target, and the features' names."""
-    names = tables.column_names(data)
-    if target not in names:
-        raise tables.TableError(
-            f"{data}: expected the target column {target!r}, got columns {', '.join(names)}; "
-            "name one of them with --target"
-        )
-    features = [name for name in names if name != target]
-    if not features:
-        raise tables.TableError(f"{data}: expected features beside {target!r}, got no other column")
-    table = tables.read(data, [*features, target])
-    return table[:, :-1], table[:, -1], features
 
 
 def _hold_out(n: int, fraction: float, random_state: int) -> tuple[Any, Any]:

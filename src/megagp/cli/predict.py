@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import megagp
-from megagp.cli import tables
+from megagp import tables
 from megagp.cli.reporting import note
 from megagp.distributed import is_first
 

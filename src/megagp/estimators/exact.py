@@ -26,7 +26,7 @@ from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
 from megagp.progress import Progress
 from megagp.solvers import ConvergenceWarning, SolveResult
 from megagp.storage import PathLike, kernel_to_json
-from megagp.training import METHODS, Objective, Phase, Recipe, Solving, train
+from megagp.training import METHODS, Listener, Objective, Phase, Recipe, Solving, train
 
 # Probes may be solved this much less precisely than y.
 PROBE_SLACK, LARGEST_PROBE_RTOL = 10.0, 0.1
@@ -85,6 +85,8 @@ class GPRegressor(Regressor):
     checkpoint : str, Path or None
         Folder that takes this fit up again where it was when it ended too early: call `fit`
         again with the same data and settings, on any number of ranks.
+    on_step : callable or None
+        Called after every step of training with a megagp.training.Step: the hyperparameters so far.
     random_state : int, RandomState or None
         Subset, probes and pivots. Same number, same data, same machine: same result.
     verbose : int
@@ -148,6 +150,7 @@ class GPRegressor(Regressor):
         dtype: str = "float32",
         distributed: bool = True,
         checkpoint: PathLike | None = None,
+        on_step: Listener | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -174,6 +177,7 @@ class GPRegressor(Regressor):
         self.dtype = dtype
         self.distributed = distributed
         self.checkpoint = checkpoint
+        self.on_step = on_step
         self.random_state = random_state
         self.verbose = verbose
 
@@ -315,6 +319,7 @@ class GPRegressor(Regressor):
             seed=seed,
             progress=progress,
             checkpoint=checkpoint,
+            on_step=self.on_step,
         )
         progress.phase("precompute")
         begin = time.perf_counter()
@@ -471,8 +476,16 @@ def _diagnostics(
             "seconds": seconds,
             "iterations": iterations,
             "residual": [float(r) for r in result.residual],
+            # Of y, the largest of its columns: at the start, and after each iteration.
+            "history": _history(result, objective.Y.shape[1]),
             "status": result.worst.name,
             "precision": result.precision,
             "kernel_evaluations": float(n) * n / 2 * (iterations + 1),
         },
     }
+
+
+def _history(result: SolveResult, outputs: int) -> list[float]:
+    if result.history is None:
+        return []
+    return [float(r) for r in result.history[:, :outputs].amax(1)]

@@ -7,7 +7,7 @@ forecast     the two multiplied, and what it looks like
 """
 
 from megagp.planning.calibration import calibrate
-from megagp.planning.forecast import Forecast, forecast
+from megagp.planning.forecast import Forecast, forecast, partitions
 from megagp.planning.rates import Rates
 from megagp.planning.roofline import GPUS, roofline
 from megagp.planning.workload import Leg, workload
@@ -19,6 +19,7 @@ __all__ = [
     "Rates",
     "calibrate",
     "forecast",
+    "partitions",
     "roofline",
     "workload",
 ]

@@ -28,6 +28,12 @@ class Part:
     communicated: float
 
 
+def partitions(n: int) -> int:
+    """Pairs of tiles that the kernel matrix of n points is worked through in."""
+    tiles = -(-n // PANEL)
+    return tiles * (tiles + 1) // 2
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What a fit will take. Bytes are per device, and communication is what a device sends."""
@@ -54,8 +60,7 @@ class Forecast:
     @property
     def partitions(self) -> int:
         """Pairs of tiles of the whole matrix, which the devices share."""
-        tiles = -(-self.n // PANEL)
-        return tiles * (tiles + 1) // 2
+        return partitions(self.n)
 
     def lines(self) -> Iterator[str]:
         """The forecast in words."""

@@ -148,6 +148,7 @@ class _Run:
         self.best_energy = self.first_energy.clone()
         self.refuted = torch.full_like(self.residual, torch.inf)
         self.restarted = torch.zeros(t, dtype=torch.bool)
+        self.history = [self.residual.clone()]
         self.alpha: list[Tensor] = []
         self.beta: list[Tensor] = []
         Z = self.precondition(self.R)
@@ -193,6 +194,7 @@ class _Run:
             history.append(row)
         self.iterations[a] += sound.long()
         self.residual[a] = self._relative(R, a, rz if self.natural else None)
+        self.history.append(self.residual.clone())
         broken = a[~(sound & self.residual[a].isfinite())]
         for j in broken.tolist():
             self.status[j] = Status.BREAKDOWN
@@ -333,4 +335,5 @@ class _Run:
                 self.start,
             ),
             R=self.R,
+            history=torch.stack(self.history),
         )

@@ -55,6 +55,7 @@ def solve(
     status = [Status.CONVERGED if met else Status.MAX_ITER for met in done]
     products = 0 if x0 is None else B.shape[1]
     rounds, used = 0, working
+    history = [residual[None]]
     while rounds < ROUNDS and not all(s is Status.CONVERGED for s in status):
         rounds, used = rounds + 1, working
         todo = torch.tensor([j for j, s in enumerate(status) if s is not Status.CONVERGED])
@@ -72,6 +73,11 @@ def solve(
             saver=None if saver is None else _Correction(saver, x, todo),
         )
         before = residual
+        assert step.history is not None
+        # A round starts from R: what it reports is relative to that.
+        shown = before.repeat(len(step.history) - 1, 1)
+        shown[:, todo] *= step.history[1:]
+        history.append(shown)
         trial = x[:, todo] + step.x
         left = B[:, todo] - precise.matmul(trial)
         # A correction in too low a precision can make things worse: those are not taken.
@@ -97,7 +103,9 @@ def solve(
     name = str(used.operator.dtype).removeprefix("torch.")
     if used is not precise and rounds > 1:
         name += ", refined"
-    return SolveResult(x, tuple(status), iterations, residual, name, products)
+    return SolveResult(
+        x, tuple(status), iterations, residual, name, products, history=torch.cat(history)
+    )
 
 
 class _Correction:

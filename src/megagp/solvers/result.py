@@ -50,6 +50,7 @@ class SolveResult:
     x: n x t. status: t. iterations: t. residual: t, ‖B - K̂x‖ / ‖B‖ by column.
     precision: how K was evaluated for the solution. products: columns multiplied by K in all.
     R: B - K̂x, n x t, as far as the solver kept it.
+    history: (1 + iterations) x t, the relative residual by iteration, as the recurrence has it.
     """
 
     x: Tensor
@@ -60,6 +61,7 @@ class SolveResult:
     products: int = 0
     coefficients: Coefficients | None = None
     R: Tensor | None = None
+    history: Tensor | None = None
 
     @property
     def converged(self) -> bool:

@@ -1,6 +1,17 @@
 """Learning hyperparameters by maximising the marginal likelihood."""
 
 from megagp.training.objective import Objective, Solving, Tally
-from megagp.training.recipe import METHODS, Phase, Recipe, Trained, train
+from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Step, Trained, train
 
-__all__ = ["METHODS", "Objective", "Phase", "Recipe", "Solving", "Tally", "Trained", "train"]
+__all__ = [
+    "METHODS",
+    "Listener",
+    "Objective",
+    "Phase",
+    "Recipe",
+    "Solving",
+    "Step",
+    "Tally",
+    "Trained",
+    "train",
+]

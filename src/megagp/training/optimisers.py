@@ -26,7 +26,7 @@ NO_START = (
 )
 
 Pair: TypeAlias = tuple[Vector, Vector]  # a step, and the change of the gradient along it
-Report: TypeAlias = Callable[[int, float], None]  # step, loss
+Report: TypeAlias = Callable[[int, float, Vector], None]  # step, least loss so far, its θ
 
 
 def adam(
@@ -59,7 +59,7 @@ def adam(
             gradient = best[2]
             for group in optimiser.param_groups:
                 group["lr"] /= 2
-        report(step, best[0])
+        report(step, best[0], best[1].numpy())
     objective.restore(best[3])
 
 
@@ -93,7 +93,7 @@ def lbfgs(
         raise ValueError(NO_START)
     memory = [] if memory is None else memory
     reach = CAUTIOUS if memory else 1.0
-    best = loss, objective.state()
+    best = loss, objective.state(), theta
     for step in range(1, steps + 1):
         found = _step(objective, theta, loss, gradient, memory, draw, reach)
         if found is None and memory and step == 1:
@@ -107,10 +107,10 @@ def lbfgs(
         theta, loss, gradient = found
         if step < steps and objective.renewed():
             loss, gradient = objective(theta, draw, hold=True)
-            best = loss, objective.state()
+            best = loss, objective.state(), theta
         elif loss < best[0]:
-            best = loss, objective.state()
-        report(step, best[0])
+            best = loss, objective.state(), theta
+        report(step, best[0], best[2])
     objective.restore(best[1])
 
 

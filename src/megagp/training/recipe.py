@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from megagp.kernels import Hyperparameter, Kernel
 from megagp.progress import Progress
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
-from megagp.training.parameters import Parameters
+from megagp.training.parameters import Parameters, Vector
 
 DENSE_STEPS = 100
 START = 700
@@ -88,6 +90,24 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Step:
+    """Where training is after a step: the best hyperparameters so far, of this phase.
+
+    kernel: a copy. loss: minus the log likelihood per observation, of the phase's points.
+    """
+
+    phase: str
+    points: int
+    step: int
+    loss: float
+    kernel: Kernel
+    noise_variance: float
+
+
+Listener: TypeAlias = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
 class Trained:
     """The objective on all points, evaluated at the hyperparameters found, and the way there."""
 
@@ -109,8 +129,12 @@ def train(
     seed: int,
     progress: Progress,
     checkpoint: Checkpoint | None = None,
+    on_step: Listener | None = None,
 ) -> Trained:
-    """Move the free hyperparameters of `kernel` and `noise` to where Y is likely."""
+    """Move the free hyperparameters of `kernel` and `noise` to where Y is likely.
+
+    on_step: hears of every step.
+    """
     parameters = Parameters(kernel, noise, noise_floor)
     n = len(X)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
@@ -145,7 +169,7 @@ def train(
             objective.operator = objective.operator.astype(before.operator.dtype)
             objective.split = before.split
         objective.tolerance = phase.tolerance
-        _run(phase, objective, recipe.learning_rate, progress, draw, memory)
+        _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step)
         # Adam draws probes at each step; the next phase goes on from the last, so that its
         # first evaluation is the one already made.
         draw += phase.steps if phase.optimiser == "adam" else 0
@@ -161,16 +185,29 @@ def _run(
     progress: Progress,
     draw: int,
     memory: list[Pair],
+    on_step: Listener | None,
 ) -> None:
     progress.phase(phase.name)
     start, objective.tally = time.perf_counter(), phase.tally
 
-    def report(step: int, loss: float) -> None:
+    def report(step: int, loss: float, theta: Vector) -> None:
         phase.loss = loss
         progress.step(step, loss)
+        if on_step is not None:
+            on_step(_snapshot(phase, objective, step, theta))
 
     if phase.optimiser == "adam":
         adam(objective, phase.steps, learning_rate, report, draw)
     else:
         lbfgs(objective, phase.steps, report, draw, memory)
     phase.seconds = time.perf_counter() - start
+
+
+def _snapshot(phase: Phase, objective: Objective, step: int, theta: Vector) -> Step:
+    """The step as others may keep it; the objective stays where it is."""
+    parameters = objective.parameters
+    here = parameters.get()
+    parameters.set(theta)
+    kernel, noise = objective.operator.kernel.copy(), float(objective.noise.value)
+    parameters.set(here)
+    return Step(phase.name, phase.size, step, phase.loss, kernel, noise)

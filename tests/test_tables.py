@@ -7,8 +7,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from megagp.cli import tables
-from megagp.cli.tables import FORMATS, TableError, Writer, chunks, column_names, read
+from megagp import tables
+from megagp.tables import FORMATS, TableError, Writer, chunks, column_names, read
 
 rng = np.random.default_rng(0)
 COLUMNS = {"a": rng.standard_normal(10), "b.c": rng.standard_normal(10), "y": np.arange(10.0)}

@@ -64,6 +64,21 @@ def read(path: Path, names: Sequence[str]) -> Array:
     return table
 
 
+def read_target(path: Path, target: str) -> tuple[Array, Array, list[str]]:
+    """Features, target, and the features' names."""
+    names = column_names(path)
+    if target not in names:
+        raise TableError(
+            f"{path}: expected the target column {target!r}, got columns {', '.join(names)}; "
+            "name one of them"
+        )
+    features = [name for name in names if name != target]
+    if not features:
+        raise TableError(f"{path}: expected features beside {target!r}, got no other column")
+    table = read(path, [*features, target])
+    return table[:, :-1], table[:, -1], features
+
+
 class Writer:
     """Writes columns chunk by chunk; the file gets its name when all went well.
 

@@ -1,0 +1,54 @@
+"""The memory that a piece of work takes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+# Between looks at the memory in use, in seconds.
+INTERVAL = 0.01
+PAGES = Path("/proc/self/statm")
+
+
+class MemoryWatch:
+    """Watches the memory of this process from a thread of its own.
+
+    most: bytes held beyond those at the start; None where the system does not say.
+    """
+
+    def __enter__(self) -> MemoryWatch:
+        self.most: int | None = None
+        self._start = _resident()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if self._start is None:
+            return
+        self.most = 0
+        while True:
+            done = self._done.wait(INTERVAL)
+            self.most = max(self.most, (_resident() or 0) - self._start)
+            if done:
+                return
+
+
+def _resident() -> int | None:
+    """Bytes of memory in use; None where the system has no /proc."""
+    try:
+        return int(PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None

@@ -1,4 +1,4 @@
-"""Runs of one experiment over several seeds, as means and standard deviations, and who is better."""
+"""Runs of one experiment over several seeds: means, standard deviations, and who is better."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ METHOD_NAMES = {
     "exact": "exact GP",
     "exact-best": "exact GP, best quality",
     "exact-paper": "exact GP, paper's recipe",
+    "exact-adam": "exact GP, 100 steps of Adam",
     "sgpr": "SGPR",
     "svgp": "SVGP",
     "lightgbm": "LightGBM",
@@ -29,15 +30,15 @@ class Number(NamedTuple):
 
     mean: float
     sd: float | None
-    count: int
+    seeds: int
 
 
 class Verdict(Enum):
     """Which mean is lower, and whether by more than the two standard deviations together."""
 
     BETTER = "better"
-    WORSE = "worse"
     EVEN = "even"
+    WORSE = "worse"
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ class Entry:
         return self.dataset in paper.DATASETS and self.subset is None
 
     def number(self, quantity: str) -> Number | None:
-        """Over the seeds that recorded it; not finite if one of them is not."""
-        return summarise(
-            run.numbers[quantity] for run in self.done if quantity in run.numbers
-        )
+        """Over the seeds that are done; not finite if one of them has no finite number."""
+        values = [run.numbers.get(quantity, math.nan) for run in self.done]
+        known = any(quantity in run.numbers for run in self.done)
+        return summarise(values) if known else None
 
     def published(self, quantity: str, suite: str | None = None) -> paper.Value | None:
         return paper.published(suite or self.suite, quantity, self.dataset, self.method)
@@ -89,7 +90,7 @@ def summarise(values: Iterable[float]) -> Number | None:
 
 
 def verdict(ours: Number | None, theirs: Number | paper.Value | None) -> Verdict | None:
-    """Lower is better; even if equal to three decimals or within the deviations of both together."""
+    """Lower is better; even if equal to three decimals or within both deviations together."""
     if ours is None or theirs is None or not math.isfinite(ours.mean):
         return None
     spread = (ours.sd or 0.0) + (theirs.sd or 0.0)
@@ -107,14 +108,17 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
     return sorted((_entry(group) for group in groups.values()), key=_order)
 
 
-def of_suite(entries: Iterable[Entry], suite: str) -> list[Entry]:
-    """The suite's own entries; for one of times also the exact ones it is a view of."""
-    seen = VIEWS.get(suite)
-    return [
+def of_suite(entries: list[Entry], suite: str) -> list[Entry]:
+    """The suite's own entries; for one of times also those it is a view of."""
+    own = [entry for entry in entries if entry.suite == suite]
+    had = {(entry.dataset, entry.method, entry.subset) for entry in own}
+    viewed = [
         entry
         for entry in entries
-        if entry.suite == suite or (entry.suite == seen and entry.number("train") is not None)
+        if entry.suite == VIEWS.get(suite)
+        and (entry.dataset, entry.method, entry.subset) not in had
     ]
+    return sorted(own + viewed, key=lambda entry: _order(entry)[1:])
 
 
 def method_name(method: str) -> str:
@@ -134,9 +138,7 @@ def _label(entry: Entry, among: list[Entry]) -> str:
         == (entry.suite, entry.dataset, entry.method, entry.subset, entry.x)
     ]
     keys = sorted({key for other in alike for key in other.settings} - set(SEEDS))
-    differing = [
-        key for key in keys if len({repr(other.settings.get(key)) for other in alike}) > 1
-    ]
+    differing = [key for key in keys if len({repr(other.settings.get(key)) for other in alike}) > 1]
     shown = [f"{key} {entry.settings.get(key, 'unset')}" for key in differing]
     return ", ".join([method_name(entry.method), *shown])
 

@@ -1,7 +1,7 @@
 """What the paper published: Wang et al. 2019, "Exact Gaussian Processes on a Million Data Points".
 
-Every figure of its tables 1 to 5, by our names of the data sets. `tests/report/test_paper.py` reads the
-tables from the paper's source a second time and compares (MEGAGP_PAPER=<the .tex file>).
+Every figure of its tables 1 to 5, by our names of the data sets. `tests/report/test_paper.py` reads
+the tables from the paper's source a second time and compares (MEGAGP_PAPER=<the .tex file>).
 """
 
 from __future__ import annotations
@@ -251,13 +251,13 @@ DEVICES = {
 }
 
 HARDWARE = (
-    "The paper trained on NVIDIA Tesla V100 GPUs, one for sets of up to 34,240 training points and eight "
-    "for larger ones, and predicted on one NVIDIA RTX 2080 Ti."
+    "The paper trained on NVIDIA Tesla V100 GPUs, one for sets of up to 34,240 training points "
+    "and eight for larger ones, and predicted on one NVIDIA RTX 2080 Ti."
 )
 
 
 def published(suite: str, quantity: str, dataset: str, method: str) -> Value | None:
-    """The paper's number, None where it has none; every kind of exact GP is held against its exact GP."""
+    """The paper's number, None where it has none; every exact GP is held against its exact GP."""
     rows = PUBLISHED.get((suite, quantity), {})
     column = family(method)
     if column not in METHODS or dataset not in rows:

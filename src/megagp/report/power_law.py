@@ -14,7 +14,7 @@ class PowerLaw(NamedTuple):
     factor: float
 
     def __call__(self, x: float) -> float:
-        return self.factor * x**self.slope
+        return self.factor * math.pow(x, self.slope)
 
 
 def fit(x: Sequence[float], y: Sequence[float]) -> PowerLaw | None:

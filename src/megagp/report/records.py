@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 STATUSES = ("done", "failed", "skipped")
 NUMBERS = (
@@ -63,41 +64,55 @@ class Run:
         return (self.suite, self.dataset, self.method, *whole, shape)
 
 
-def read(folder: Path) -> list[Run]:
-    """The newest line of each run, in the order of the files' names and lines."""
+class Records(NamedTuple):
+    """The newest line of each run, and what was left out."""
+
+    runs: list[Run]
+    left_out: list[str]
+
+
+def read(folder: Path) -> Records:
+    """In the order of the files' names and lines; RecordError names the file and the line.
+
+    A line that breaks off, as a killed process leaves it, is left out, and said to be.
+    """
     if not folder.is_dir():
         raise RecordError(f"{folder}: expected a folder of .jsonl files, got none; check the name")
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise RecordError(f"{folder}: expected .jsonl files of results, got none; make some with megagp bench")
+        raise RecordError(
+            f"{folder}: expected .jsonl files of results, got none; make some with megagp bench"
+        )
     newest: dict[tuple[Any, ...], Run] = {}
+    left_out: list[str] = []
     for file in files:
-        for run in _lines(file):
+        for run in _lines(file, left_out):
             key = (*run.setup, run.seed)
             # Without times, or with equal ones, the later line is the newer.
             if key not in newest or _when(run) >= _when(newest[key]):
                 newest[key] = run
     if not newest:
-        names = ", ".join(file.name for file in files)
-        raise RecordError(f"{folder}: expected at least one run, got empty files: {names}")
-    return list(newest.values())
+        got = "; ".join(left_out) or f"empty files: {', '.join(file.name for file in files)}"
+        raise RecordError(f"{folder}: expected at least one run, got {got}")
+    return Records(list(newest.values()), left_out)
 
 
 def _when(run: Run) -> datetime:
     return run.finished or datetime.min.replace(tzinfo=timezone.utc)
 
 
-def _lines(file: Path) -> Iterator[Run]:
+def _lines(file: Path, left_out: list[str]) -> Iterator[Run]:
     with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 yield parse(json.loads(line))
+            except json.JSONDecodeError as error:
+                left_out.append(f"{file}, line {number}: expected JSON, got {error}")
             except ValueError as error:
-                said = f"it is no JSON ({error})" if isinstance(error, json.JSONDecodeError) else error
                 raise RecordError(
-                    f"{file}, line {number}: {said}; mend or delete that line"
+                    f"{file}, line {number}: {error}; mend or delete that line"
                 ) from None
 
 
@@ -109,7 +124,9 @@ def parse(raw: Any) -> Run:
     if status not in STATUSES:
         raise ValueError(f"status: expected one of {', '.join(STATUSES)}, got {_short(status)}")
     hyperparameters = _entry(raw, "hyperparameters", dict, {})
-    times = {name: value for name, value in _entry(raw, "seconds", dict, {}).items() if name in TIMES}
+    times = {
+        name: value for name, value in _entry(raw, "seconds", dict, {}).items() if name in TIMES
+    }
     scales = hyperparameters.get("lengthscale")
     return Run(
         suite=_entry(raw, "suite", str),
@@ -123,8 +140,7 @@ def parse(raw: Any) -> Run:
             **_numbers({name: raw.get(name) for name in NUMBERS}, ""),
             **_numbers(times, "seconds."),
             **_numbers(
-                {name: hyperparameters.get(name) for name in ("noise_variance", "outputscale")},
-                "hyperparameters.",
+                {"noise_variance": hyperparameters.get("noise_variance")}, "hyperparameters."
             ),
         },
         calibration=_pairs(raw),
@@ -168,7 +184,8 @@ def _list(raw: Any, name: str) -> list[float]:
         return []
     if not isinstance(raw, list):
         raise ValueError(f"{name}: expected a list of numbers, got {_short(raw)}")
-    return [_number(value, name) for value in raw]
+    # JSON has no NaN: writers put null.
+    return [math.nan if value is None else _number(value, name) for value in raw]
 
 
 def _pairs(raw: dict[str, Any]) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 STYLES = {
     "exact": ("#2f7fc1", "o", "●"),
     "exact-best": ("#12967a", "v", "▼"),
-    "exact-paper": ("#8a68c8", "X", "✖"),
+    "exact-paper": ("#8a68c8", "x", "×"),
     "exact-adam": ("#b8860b", "P", "✚"),
     "sgpr": ("#d9722a", "s", "■"),
     "svgp": ("#c74886", "^", "▲"),
@@ -58,7 +59,9 @@ SETTINGS: dict[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
+FILE_INK = b"#222222"
 ACROSS = 3  # panels beside one another in a file
+LETTERS = 11  # of a title, to the inch
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def require() -> None:
 
 
 def inline_svg(panel: Panel) -> str:
-    """The panel as an <svg> element for a page: its text is text, its ink the page's."""
+    """The panel, without its title, as an <svg> of a page: text is text, ink the page's."""
     text = _render([panel], "svg", panel.name).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -118,11 +121,17 @@ def inline_svg(panel: Panel) -> str:
 def save(figure: Figure, path: Path) -> None:
     """All panels in one file, .svg or .png by its name, on white."""
     kind = path.suffix[1:]
-    path.write_bytes(_render(figure.panels, kind, figure.key, figure.methods, paper="white"))
+    content = _render(figure.panels, kind, figure.key, figure.methods, titled=True)
+    path.write_bytes(content.replace(INK.encode(), FILE_INK) if kind == "svg" else content)
 
 
 def _render(
-    panels: list[Panel], kind: str, salt: str, methods: list[str] | None = None, paper: str = "none"
+    panels: list[Panel],
+    kind: str,
+    salt: str,
+    methods: list[str] | None = None,
+    *,
+    titled: bool = False,
 ) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -133,10 +142,11 @@ def _render(
     # The salt makes the ids, and so the file, the same for the same data.
     with matplotlib.rc_context({**SETTINGS, "svg.hashsalt": salt}):
         extra = 0.3 if methods else 0.0
-        canvas = Canvas(figsize=(size[0], size[1] + extra), layout="constrained", facecolor=paper)
+        canvas = Canvas(figsize=(size[0], size[1] + extra), layout="constrained")
         axes = canvas.subplots(down, across, squeeze=False).ravel()
         for panel, ax in zip(panels, axes, strict=False):
-            ax.set_title(panel.title)
+            if titled:
+                ax.set_title(textwrap.fill(panel.title, int(LETTERS * panel.width)))
             panel.draw(ax)
             _label_logarithms(ax)
         for ax in axes[len(panels) :]:
@@ -145,11 +155,9 @@ def _render(
             _explain(canvas, methods)
         out = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        canvas.savefig(out, format=kind, dpi=160, metadata=metadata)
-    content = out.getvalue()
-    return (
-        content.replace(INK.encode(), b"#222222") if kind == "svg" and paper != "none" else content
-    )
+        color = "white" if titled else "none"
+        canvas.savefig(out, format=kind, dpi=160, metadata=metadata, facecolor=color)
+    return out.getvalue()
 
 
 def _label_logarithms(ax: Axes) -> None:

@@ -78,19 +78,16 @@ def _parity_panel(
                 elinewidth=0.7,
                 alpha=0.9,
             )
-        named = [each for each in points if each[0].method == "exact"]
-        for i, (entry, ours, theirs) in enumerate(sorted(named, key=lambda each: each[2].mean)):
-            # Alternating, because neighbours along the line would write over one another.
-            right = i % 2 == 0
-            ax.annotate(
-                entry.dataset,
-                (theirs.mean, ours.mean),
-                xytext=(5, -7) if right else (-5, 4),
-                textcoords="offset points",
-                ha="left" if right else "right",
-                fontsize=6.5,
-            )
         ax.set(xlabel=f"{name}, paper", ylabel=f"{name}, ours", xlim=(low, high), ylim=(low, high))
+        ax.set_aspect("equal")
+        name_points(
+            ax,
+            [
+                (entry.dataset, theirs.mean, ours.mean)
+                for entry, ours, theirs in points
+                if entry.method == "exact"
+            ],
+        )
 
     return Panel(
         f"parity-{quantity}-{suite}",
@@ -100,6 +97,28 @@ def _parity_panel(
         draw,
         height=3.3,
     )
+
+
+def name_points(ax: Axes, points: list[tuple[str, float, float]]) -> None:
+    """Names to the right below their points, moved down where one would cover another."""
+    placed: list[tuple[float, float]] = []
+    for name, x, y in sorted(points, key=lambda point: -point[2]):
+        across, up = ax.transLimits.transform(ax.transScale.transform((x, y)))
+        anchor = "right" if across > 0.72 else "left"
+        up -= 0.035
+        while any(abs(across - a) < 0.4 and abs(up - u) < 0.042 for a, u in placed):
+            up -= 0.01
+        placed.append((across, up))
+        ax.annotate(
+            name,
+            (x, y),
+            xytext=(across + (0.03 if anchor == "left" else -0.03), up),
+            textcoords="axes fraction",
+            ha=anchor,
+            va="center",
+            fontsize=6.5,
+            arrowprops={"arrowstyle": "-", "lw": 0.4, "color": INK, "alpha": 0.6, "shrinkB": 2},
+        )
 
 
 def times(entries: list[Entry]) -> Figure:
@@ -149,13 +168,14 @@ def _times_panel(suite: str, series: dict[str, list[tuple[float, float]]]) -> Pa
         ax.plot(*zip(*published, strict=True), "o", mfc="none", mec=INK, alpha=0.45, zorder=1)
         for method, points in series.items():
             color, marker, _ = style(method)
-            ax.plot(*zip(*points, strict=True), marker, color=color)
             law = laws[method]
+            label = None if law is None else f"n^{law.slope:.2f}"
+            ax.plot(*zip(*points, strict=True), marker, color=color, label=label)
             if law is not None:
                 ends = [min(n for n, _ in points), max(n for n, _ in points)]
-                ax.plot(ends, [law(n) for n in ends], color=color, lw=1, label=f"n^{law.slope:.2f}")
+                ax.plot(ends, [law(n) for n in ends], color=color, lw=1)
         if any(laws.values()):
-            ax.legend(loc="upper left", ncols=2, handlelength=1.2, columnspacing=1)
+            ax.legend(loc="upper left", ncols=2, handlelength=1, columnspacing=1)
 
     return Panel(
         f"times-{suite}",
@@ -262,10 +282,12 @@ def _convergence_panel(place: str, members: list[Entry]) -> Panel:
 
     def draw(ax: Axes) -> None:
         for entry, run in runs:
-            color, _, _ = style(entry.method)
+            color, marker, _ = style(entry.method)
             kept = [(i, r) for i, r in enumerate(run.residuals) if r > 0 and math.isfinite(r)]
             if kept:
-                ax.plot(*zip(*kept, strict=True), color=color, ls=DASHES[entry.suite], lw=1)
+                (line,) = ax.plot(*zip(*kept, strict=True), color=color, lw=1)
+                # The marker at the end tells methods apart without colour.
+                line.set(ls=DASHES[entry.suite], marker=marker, ms=4, markevery=[-1])
         ax.set(yscale="log", xlabel="iteration", ylabel="relative residual")
 
     return Panel(
@@ -315,6 +337,7 @@ def _lengthscale_panel(place: str, members: list[Entry]) -> Panel:
             ax.plot(where, run.lengthscale, marker, color=color, ms=3, alpha=0.75)
         ax.set(yscale="log", xlabel="input", ylabel="lengthscale")
         ax.grid(axis="x", visible=False)
+        ax.locator_params(axis="x", integer=True)
 
     return Panel(
         f"lengthscales-{place}",

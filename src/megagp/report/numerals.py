@@ -40,8 +40,8 @@ def duration(value: Number | Value | None) -> str:
         return NONE
     if not math.isfinite(value.mean):
         return NOT_FINITE
-    if value.mean == 0:
-        return "0 s"
+    if value.mean == 0:  # there was nothing to do
+        return NONE
     size, unit = next(
         ((size, unit) for size, least, unit in UNITS if value.mean >= least), (1e-3, "ms")
     )
@@ -56,7 +56,11 @@ def count(value: Number | None) -> str:
         return NONE
     if not math.isfinite(value.mean):
         return NOT_FINITE
-    return f"{value.mean:,.0f}" if abs(value.mean) < 1e6 else f"{value.mean:.2e}"
+    return (
+        f"{value.mean:,.0f}"
+        if abs(value.mean) < 1e6
+        else f"{value.mean:.2e}".replace("e+", "e").replace("e0", "e")
+    )
 
 
 def small(value: Number | None) -> str:

@@ -92,7 +92,7 @@ def _drawn(figure: drawing.Figure) -> dict[str, Any]:
         "title": figure.title,
         "caption": figure.caption,
         "legend": [Key(name, color, symbol) for name, (color, _, symbol) in styles],
-        "panels": [drawing.inline_svg(panel) for panel in figure.panels],
+        "panels": [(panel.title, drawing.inline_svg(panel)) for panel in figure.panels],
         "small": all(panel.width < SMALL for panel in figure.panels),
     }
 

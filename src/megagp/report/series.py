@@ -145,13 +145,14 @@ def _growth(place: str, members: list[Entry]) -> list[Panel]:
         for method, points in series.items():
             color, marker, _ = style(method)
             law = laws[method]
-            ax.plot(*zip(*points, strict=True), marker, color=color)
+            label = None if law is None else f"n^{law.slope:.2f}"
+            ax.plot(*zip(*points, strict=True), marker, color=color, label=label)
             if law is not None:
                 ends = [points[0][0], points[-1][0]]
-                ax.plot(ends, [law(x) for x in ends], color=color, lw=1, label=f"n^{law.slope:.2f}")
+                ax.plot(ends, [law(x) for x in ends], color=color, lw=1)
         ax.set(xscale="log", yscale="log", xlabel="training points n", ylabel="seconds")
         if any(laws.values()):
-            ax.legend(loc="upper left", handlelength=1.2)
+            ax.legend(loc="upper left", handlelength=1)
 
     said = ", ".join(f"{method_name(m)} {law.slope:.2f}" for m, law in laws.items() if law)
     alt = f"Training time over n on {place}. Fitted powers of n: {said or 'none'}."

@@ -59,11 +59,11 @@ def _parity_panel(
     def draw(ax: Axes) -> None:
         values = [v for _, ours, theirs in points for v in (ours.mean, theirs.mean)]
         if quantity == "rmse":
-            low, high = min(values) / 1.4, max(values) * 1.4
+            low, high = min(values) / 1.4, max(values) * 2.5  # room for names on the right
             ax.set(xscale="log", yscale="log")
         else:
             pad = 0.08 * (max(values) - min(values) or 1)
-            low, high = min(values) - pad, max(values) + pad
+            low, high = min(values) - pad, max(values) + 4 * pad
         ax.fill_between([low, high], [low, high], low, color=INK, alpha=0.05, lw=0)
         ax.plot([low, high], [low, high], color=INK, lw=0.8)
         for entry, ours, theirs in points:
@@ -104,7 +104,6 @@ def name_points(ax: Axes, points: list[tuple[str, float, float]]) -> None:
     placed: list[tuple[float, float]] = []
     for name, x, y in sorted(points, key=lambda point: -point[2]):
         across, up = ax.transLimits.transform(ax.transScale.transform((x, y)))
-        anchor = "right" if across > 0.72 else "left"
         up -= 0.035
         while any(abs(across - a) < 0.4 and abs(up - u) < 0.042 for a, u in placed):
             up -= 0.01
@@ -112,9 +111,8 @@ def name_points(ax: Axes, points: list[tuple[str, float, float]]) -> None:
         ax.annotate(
             name,
             (x, y),
-            xytext=(across + (0.03 if anchor == "left" else -0.03), up),
+            xytext=(across + 0.03, up),
             textcoords="axes fraction",
-            ha=anchor,
             va="center",
             fontsize=6.5,
             arrowprops={"arrowstyle": "-", "lw": 0.4, "color": INK, "alpha": 0.6, "shrinkB": 2},
@@ -243,7 +241,7 @@ def _calibration_panel(members: list[Entry]) -> Panel:
         f"Within the 95 % interval: {', '.join(held) or 'not recorded'}.",
         draw,
         width=2.6,
-        height=2.75,
+        height=2.45,
     )
 
 

@@ -23,8 +23,8 @@ CAPTIONS = {
     "process on one core. The line is a perfect speed-up.",
     "fig3": "Test RMSE of the approximations over their number of inducing points m; the "
     "horizontal line is the exact GP, which has none.",
-    "fig4": "Left: test RMSE over the number n of training points, all tested on the same "
-    "points. Right: seconds of training and precomputation, with fitted powers of n.",
+    "fig4": "Test RMSE over the number n of training points, all tested on the same points; and "
+    "seconds of training and precomputation, with fitted powers of n.",
     "fig5": "Test RMSE over steps of Adam on all training points, had training stopped there.",
 }
 

@@ -278,7 +278,11 @@ def _without_empty(columns: list[Column], groups: list[Group]) -> tuple[list[Col
         Group(group.label, group.note, [[row[i] for i in kept] for row in group.rows])
         for group in groups
     ]
-    return [columns[i] for i in kept], narrowed
+    left = [columns[i] for i in kept]
+    compared = {column.over for column in left if column.label == "paper"}
+    return [
+        Column("", c.over) if c.label == "ours" and c.over not in compared else c for c in left
+    ], narrowed
 
 
 def _table_number(suite: str) -> str:

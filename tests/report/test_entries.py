@@ -108,6 +108,7 @@ def test_tables_of_times_view_those_of_accuracy():
         record("table2", "pol", "exact", seconds={"train": 5.0}),
     )
     assert [entry.number("train").mean for entry in of_suite(found, "table2")] == [5.0, 4.0]
+    assert suite_table(found, "table2").groups[0].note.endswith("; paper: 1 GPU, p = 1")
 
 
 def test_rows_that_differ_in_settings_say_so():

@@ -27,7 +27,7 @@ STYLES = {
     "lightgbm": ("#6d8f1f", "D", "◆"),
 }
 OTHER = ("#7f7f7f", "*", "★")
-INK = "#123456"  # becomes the page's own colour of text
+INK = "#212529"  # on a page it becomes the colour of its text
 SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.formatter.use_mathtext": False,
@@ -59,7 +59,6 @@ SETTINGS: dict[Any, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
 }
-FILE_INK = b"#222222"
 ACROSS = 3  # panels beside one another in a file
 LETTERS = 11  # of a title, to the inch
 
@@ -121,8 +120,7 @@ def inline_svg(panel: Panel) -> str:
 def save(figure: Figure, path: Path) -> None:
     """All panels in one file, .svg or .png by its name, on white."""
     kind = path.suffix[1:]
-    content = _render(figure.panels, kind, figure.key, figure.methods, titled=True)
-    path.write_bytes(content.replace(INK.encode(), FILE_INK) if kind == "svg" else content)
+    path.write_bytes(_render(figure.panels, kind, figure.key, figure.methods, titled=True))
 
 
 def _render(

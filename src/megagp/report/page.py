@@ -16,6 +16,7 @@ from megagp.report.markdown import SYMBOLS
 from megagp.report.problems import absent, problems
 from megagp.report.records import Run
 from megagp.report.report import TITLE, Report, Section
+from megagp.report.tables import Table
 
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
 SAYS = {
@@ -25,6 +26,7 @@ SAYS = {
 }
 WORDS = ("method", "quantity")  # columns of words; the others are of numbers
 SMALL = 3.0  # inches: panels below this go four to a row
+TALL = 24  # rows: a table that starts on a page of its own in print
 
 
 class Key(NamedTuple):
@@ -80,9 +82,14 @@ def _section(section: Section) -> dict[str, Any]:
         "title": section.title,
         "short": section.title.split(":")[0],
         "texts": section.texts,
+        "tall": max((_height(table) for table in section.tables), default=0) >= TALL,
         "tables": section.tables,
         "figures": [_drawn(figure) for figure in section.figures],
     }
+
+
+def _height(table: Table) -> int:
+    return sum(len(group.rows) for group in table.groups)
 
 
 def _drawn(figure: drawing.Figure) -> dict[str, Any]:
@@ -97,7 +104,7 @@ def _drawn(figure: drawing.Figure) -> dict[str, Any]:
     }
 
 
-def _spans(table: Any) -> list[tuple[str, int]]:
+def _spans(table: Table) -> list[tuple[str, int]]:
     """Headings above headings with their widths; none where no two columns share one."""
     grouped = [
         (over, len(list(members)))

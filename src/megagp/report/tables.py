@@ -33,6 +33,7 @@ SUITES = {
     "fig5": "Figure 5: more steps of Adam",
     "smoke": "Smoke test: small subsets, minutes",
 }
+TIMED = ("table2", "table4", "table5")
 ABSCISSA = {"fig2": "workers", "fig3": "m", "fig4": "n", "fig5": "steps"}
 
 
@@ -121,7 +122,11 @@ def suite_table(entries: list[Entry], suite: str) -> Table | None:
             _row(entry, label, suite, columns, measures, plain)
             for entry, label in zip(members, labels(members), strict=True)
         ]
-        groups.append(Group(*dataset_label(members), rows))
+        label, note = dataset_label(members)
+        if suite in TIMED and members[0].comparable:
+            gpus, p = paper.DEVICES[members[0].dataset]
+            note = f"{note}; paper: {gpus} GPU{'s' * (gpus > 1)}, p = {p}".removeprefix("; ")
+        groups.append(Group(label, note, rows))
     columns, groups = _without_empty(columns, groups)
     return Table(suite, SUITES.get(suite, suite), _caption(suite), "data set", columns, groups)
 

@@ -89,6 +89,13 @@ def test_subsets_and_stand_ins_get_no_verdict():
     assert score_table(found) is None
 
 
+def test_a_subset_larger_than_the_set_is_the_whole_set():
+    (whole,) = entries(record("table1", "pol", "exact", subset=50_000, n_train=9_600))
+    assert whole.comparable
+    (part,) = entries(record("table1", "pol", "exact", subset=5_000, n_train=5_000))
+    assert not part.comparable
+
+
 def test_the_best_is_taken_over_suites_on_both_sides():
     found = entries(
         record("table1", "pol", "exact", rmse=0.2, nll=-1.0),

@@ -146,6 +146,10 @@ def _label(entry: Entry, among: list[Entry]) -> str:
 def _entry(runs: list[Run]) -> Entry:
     first = runs[0]
     subset = first.numbers.get("subset")
+    # A subset of more points than there are is the whole set.
+    sizes = [run.numbers["n_train"] for run in runs if "n_train" in run.numbers]
+    if subset is not None and sizes and max(sizes) < subset:
+        subset = None
     return Entry(
         suite=first.suite,
         dataset=first.dataset,

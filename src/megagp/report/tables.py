@@ -31,7 +31,7 @@ SUITES = {
     "fig3": "Figure 3: more inducing points",
     "fig4": "Figure 4: more data",
     "fig5": "Figure 5: more steps of Adam",
-    "smoke": "Smoke test: small subsets, minutes",
+    "smoke": "Smoke test: every method once",
 }
 TIMED = ("table2", "table4", "table5")
 ABSCISSA = {"fig2": "workers", "fig3": "m", "fig4": "n", "fig5": "steps"}

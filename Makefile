@@ -23,14 +23,14 @@ SANITIZE_PRELOAD = $(shell $(SANITIZE_CXX) -print-file-name=libasan.so):$(shell 
 	$(SANITIZE_CXX) -print-file-name=libstdc++.so)
 
 .DELETE_ON_ERROR:
-.PHONY: help test lint test-slow test-sanitize test-netns demo bench-engine bench-solvers bench-peers \
+.PHONY: help test lint test-slow test-report test-sanitize test-netns demo bench-engine bench-solvers bench-peers \
 	bench-training bench-variance bench-distributed format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: lint  ## set up, lint, type-check, and run the tests but for the slow ones
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not browser"
 
 lint: $(VENV)/.dev  ## everything `make test` checks without running code
 	$(BIN)/ruff check
@@ -41,6 +41,10 @@ lint: $(VENV)/.dev  ## everything `make test` checks without running code
 
 test-slow: $(VENV)/.dev  ## run the slow tests
 	$(BIN)/pytest -m slow
+
+test-report: $(VENV)/.dev  ## open the report in headless Chromium (which must be installed)
+	$(PIP) playwright
+	$(BIN)/pytest -m browser -rs
 
 test-sanitize:  ## run the native engine's tests under address and undefined-behaviour sanitizers
 	CXX=$(SANITIZE_CXX) $(MAKE) $(SANITIZE_VENV)/.dev VENV=$(SANITIZE_VENV) BUILD=build/sanitize \

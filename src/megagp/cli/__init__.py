@@ -1,4 +1,4 @@
-"""The command line: megagp fit | predict | info | demo."""
+"""The command line: megagp fit | predict | info | demo | report."""
 
 from megagp.cli.app import main
 

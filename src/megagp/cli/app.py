@@ -14,6 +14,7 @@ from megagp.cli.fit import fit
 from megagp.cli.info import info
 from megagp.cli.plan import plan
 from megagp.cli.predict import predict
+from megagp.cli.report import report
 from megagp.cli.reporting import one_line_errors
 
 app = typer.Typer(
@@ -47,7 +48,7 @@ def megagp(
     """
 
 
-for command in (fit, predict, info, compare, demo, plan, bench):
+for command in (fit, predict, info, compare, demo, plan, bench, report):
     app.command()(one_line_errors(command))
 
 

@@ -70,7 +70,7 @@ def read_target(path: Path, target: str) -> tuple[Array, Array, list[str]]:
     if target not in names:
         raise TableError(
             f"{path}: expected the target column {target!r}, got columns {', '.join(names)}; "
-            "name one of them"
+            "name one of them with --target"
         )
     features = [name for name in names if name != target]
     if not features:

@@ -59,7 +59,10 @@ def test_reaches_the_minimum(name):
     objective = Bowl(CENTRE)
     reports = run(name, objective)
     np.testing.assert_allclose(objective.parameters.get(), CENTRE, atol=2e-2)
-    steps, losses = zip(*reports, strict=True)
+    steps, losses, thetas = zip(*reports, strict=True)
+    # Each report has the best θ so far, with its loss.
+    for loss, theta in zip(losses, thetas, strict=True):
+        assert loss == pytest.approx(objective(theta)[0], abs=1e-12)
     assert list(steps) == list(range(1, len(steps) + 1))
     assert losses[-1] < 1e-3
 
@@ -119,7 +122,7 @@ def test_survives_failed_evaluations(name, kind):
     found = objective.parameters.get()
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found, CENTRE, atol=0.1)
-    assert all(np.isfinite(loss) for _, loss in reports)
+    assert all(np.isfinite(loss) for _, loss, _ in reports)
 
 
 @pytest.mark.parametrize("name", ["adam", "lbfgs"])

@@ -43,7 +43,7 @@ def download_part(name: str, part: str) -> Path:
     except ValueError as error:
         raise ValueError(f"{url}: expected sha256 {known}, got another file; {remedy}") from error
     except OSError as error:
-        reason = " ".join(str(error).split())
+        reason = _cause(error)
         raise OSError(f"{url}: expected a download, got {reason}; {remedy}") from None
     file = Path(found)
     with file.open("rb") as stream:
@@ -52,3 +52,10 @@ def download_part(name: str, part: str) -> Path:
         file.unlink()
         raise ValueError(f"{url}: expected a gzip file, got {start!r}; {remedy}")
     return file
+
+
+def _cause(error: BaseException) -> str:
+    """What requests was told at the bottom: the rest repeats the address."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return " ".join(str(error).split())

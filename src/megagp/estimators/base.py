@@ -21,6 +21,7 @@ from typing_extensions import Self
 from megagp import distributed
 from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Kernel, Matern32
+from megagp.normal_scores import NormalScores
 from megagp.progress import Progress
 from megagp.storage import PathLike, StorageError, require, require_tensor, write
 from megagp.whitening import Whitening
@@ -39,6 +40,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     """
 
     saved_settings: ClassVar[tuple[str, ...]]
+    # What becomes of inputs after whitening, if anything.
+    _x_scores: NormalScores | None = None
 
     kernel: Kernel | None
     ard: bool
@@ -92,6 +95,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
             "y_centre": self._y_whitening.centre,
             "y_scale": self._y_whitening.scale,
         }
+        if self._x_scores is not None:
+            tensors |= {"x_knots": self._x_scores.knots, "x_scores": self._x_scores.scores}
         write(
             path,
             {
@@ -153,6 +158,12 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         model._y_whitening = Whitening(
             require_tensor(tensors, "y_centre", p), require_tensor(tensors, "y_scale", p)
         )
+        if "x_knots" in tensors:
+            q = len(tensors["x_knots"])
+            knots = require_tensor(tensors, "x_knots", q, d)
+            if not q or not bool((knots.diff(dim=0) >= 0).all()):
+                raise StorageError("x_knots: expected increasing columns, got others")
+            model._x_scores = NormalScores(knots, require_tensor(tensors, "x_scores", q, d))
         return model
 
     def _training_set(self, X: ArrayLike, y: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -168,12 +179,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
             raise ValueError("y: expected finite numbers, got NaN or infinity; drop those rows")
         self._x_whitening = Whitening.of(inputs, identity=not self.whiten)
         self._y_whitening = Whitening.of(outputs, identity=not self.whiten)
+        self._x_scores = None
         self.extra_: dict[str, Any] = {}
         return self._x_whitening.apply(inputs), self._y_whitening.apply(outputs)
 
     def _whitened(self, X: ArrayLike) -> Tensor:
         X = validate_data(self, X, reset=False, dtype=np.float64, order="C")
-        return self._x_whitening.apply(torch.from_numpy(np.array(X)))
+        whitened = self._x_whitening.apply(torch.from_numpy(np.array(X)))
+        return whitened if self._x_scores is None else self._x_scores.apply(whitened)
 
     def _shaped(self, values: Tensor) -> Array:
         found: Array = values.numpy()

@@ -21,12 +21,23 @@ from megagp.distributed import ALONE, Ranks, check_same, current, spread
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.kernels import Hyperparameter, Kernel, Matern32
 from megagp.mean import MEANS, basis
+from megagp.normal_scores import NormalScores
 from megagp.planning import calibrate, forecast, workload
 from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
 from megagp.progress import Progress
 from megagp.solvers import ConvergenceWarning, SolveResult
 from megagp.storage import PathLike, kernel_to_json
-from megagp.training import METHODS, Listener, Objective, Phase, Recipe, Solving, train
+from megagp.training import (
+    DENSE_BELOW,
+    METHODS,
+    Listener,
+    Objective,
+    Phase,
+    Recipe,
+    Solving,
+    choose_representation,
+    train,
+)
 
 # Probes may be solved this much less precisely than y.
 PROBE_SLACK, LARGEST_PROBE_RTOL = 10.0, 0.1
@@ -36,6 +47,7 @@ TRAINING_ITERATIONS = 200
 FORECAST_FROM = 50_000
 # Joint covariances are dense: m x m float64, with a solve for every point.
 COVARIANCE_LIMIT = 5000
+INPUTS = ("auto", "standard", "ranks")
 
 
 class GPRegressor(Regressor):
@@ -75,6 +87,11 @@ class GPRegressor(Regressor):
         Default for `predict`: see there.
     neighbours : int or None
         Training points next to a new one that its joint variance takes in.
+    inputs : "auto", "standard" or "ranks"
+        What of an input counts, once it is whitened: its value, or the normal score of its rank
+        among the training points, which helps where a few values are far from all others.
+        "auto" asks the likelihood which of them it is, where more than 1,500 points train the
+        default kernel; the standard otherwise. `inputs_` says what was taken.
     whiten : bool
         Shift and scale X and y by the training set's means and standard deviations.
     engine, dtype : str
@@ -95,6 +112,7 @@ class GPRegressor(Regressor):
     Attributes
     ----------
     kernel_, noise_variance_ : learned, on whitened data
+    inputs_ : "standard" or "ranks"
     log_marginal_likelihood_ : of the training set, in the units of y; from probes for large n
     n_iter_ : evaluations of the likelihood in training
     diagnostics_ : dict: per phase seconds, steps, iterations, kernel evaluations; residuals
@@ -119,6 +137,7 @@ class GPRegressor(Regressor):
         "variance",
         "neighbours",
         "whiten",
+        "inputs",
         "engine",
         "dtype",
     )
@@ -146,6 +165,7 @@ class GPRegressor(Regressor):
         variance: str = "joint",
         neighbours: int | None = None,
         whiten: bool = True,
+        inputs: str = "auto",
         engine: str = "auto",
         dtype: str = "float32",
         distributed: bool = True,
@@ -173,6 +193,7 @@ class GPRegressor(Regressor):
         self.variance = variance
         self.neighbours = neighbours
         self.whiten = whiten
+        self.inputs = inputs
         self.engine = engine
         self.dtype = dtype
         self.distributed = distributed
@@ -180,6 +201,12 @@ class GPRegressor(Regressor):
         self.on_step = on_step
         self.random_state = random_state
         self.verbose = verbose
+
+    @property
+    def inputs_(self) -> str:
+        """What of an input counted: "standard" or "ranks"."""
+        check_is_fitted(self)
+        return "standard" if self._x_scores is None else "ranks"
 
     @classmethod
     def paper(cls, **changes: Any) -> GPRegressor:
@@ -195,6 +222,7 @@ class GPRegressor(Regressor):
             "pivoting": "greedy",
             "residual_neighbours": 0,
             "variance": "lanczos",
+            "inputs": "standard",
         }
         return cls(**{**settings, **changes})
 
@@ -293,9 +321,10 @@ class GPRegressor(Regressor):
         n, d = X.shape
         kernel = self._start_kernel(d)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
-        H = basis(X, self.mean)
         recipe = self._recipe(n)
         seed = self._seed(ranks)
+        X = self._represented(X, Y, kernel, noise, scale, seed, ranks)
+        H = basis(X, self.mean)
         checkpoint = None
         if self.checkpoint is not None:
             facts = self._facts(kernel, X=X, y=Y, noise_scale=scale)
@@ -343,6 +372,38 @@ class GPRegressor(Regressor):
         self.diagnostics_ = _diagnostics(trained.phases, trained.objective, result, seconds)
         if ranks.first:
             self._warn(trained.phases, result)
+
+    def _represented(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        kernel: Kernel,
+        noise: Hyperparameter,
+        scale: Tensor,
+        seed: int,
+        ranks: Ranks,
+    ) -> Tensor:
+        """X itself, or its normal scores: as `inputs` says, or whichever explains Y better."""
+        asked = self.inputs == "auto" and self.kernel is None and self.whiten
+        asked = asked and self.training == "pretrain" and len(X) > DENSE_BELOW
+        if self.inputs != "ranks" and not asked:
+            return X
+        scores = NormalScores.of(X)
+        represented = scores.apply(X)
+        if asked and not choose_representation(
+            (X, represented),
+            Y,
+            kernel,
+            noise,
+            scale,
+            mean=self.mean,
+            solving=self._solving(ranks),
+            noise_floor=self.noise_floor,
+            seed=seed,
+        ):
+            return X
+        self._x_scores = scores
+        return represented
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""
@@ -424,6 +485,9 @@ class GPRegressor(Regressor):
         one_of("mean", self.mean, MEANS)
         one_of("training", self.training, METHODS)
         one_of("variance", self.variance, VARIANCES)
+        one_of("inputs", self.inputs, INPUTS)
+        if self.inputs == "ranks" and not self.whiten:
+            raise ValueError("inputs: expected 'auto' or 'standard' with whiten=False, got 'ranks'")
         one_of("pivoting", self.pivoting, ("random", "greedy"))
         self._check_positive(
             ("noise_variance", "noise_floor", "rtol", "training_rtol", "learning_rate")

@@ -1,9 +1,11 @@
 """Learning hyperparameters by maximising the marginal likelihood."""
 
-from megagp.training.objective import Objective, Solving, Tally
+from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Step, Trained, train
+from megagp.training.representation import choose_representation
 
 __all__ = [
+    "DENSE_BELOW",
     "METHODS",
     "Listener",
     "Objective",
@@ -13,5 +15,6 @@ __all__ = [
     "Step",
     "Tally",
     "Trained",
+    "choose_representation",
     "train",
 ]

@@ -71,3 +71,18 @@ def test_a_fit_takes_ranks_where_they_help_and_keeps_them(tmp_path):
 def test_smooth_inputs_stay_as_they_are():
     _, Z, y = skewed(1700)
     assert GPRegressor(random_state=0).fit(Z, y).inputs_ == "standard"
+
+
+def test_best_quality_weighs_a_rough_part_and_a_smooth_one():
+    _, Z, y = skewed(1000)
+    rough = np.abs(Z[:, 0]) + y
+    usual, best = (
+        GPRegressor(random_state=0, quality=q).fit(Z[:700], rough[:700]) for q in ("usual", "best")
+    )
+    assert best.log_marginal_likelihood_ >= usual.log_marginal_likelihood_ - 1
+    assert sorted(best.kernel_.values()) == [
+        "0.lengthscale",
+        "0.outputscale",
+        "1.lengthscale",
+        "1.outputscale",
+    ]

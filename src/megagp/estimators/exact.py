@@ -19,7 +19,7 @@ from torch import Tensor
 from megagp.checkpoint import Checkpoint, digest
 from megagp.distributed import ALONE, Ranks, check_same, current, spread
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
-from megagp.kernels import Hyperparameter, Kernel, Matern32
+from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
 from megagp.normal_scores import NormalScores
 from megagp.planning import calibrate, forecast, workload
@@ -47,7 +47,10 @@ TRAINING_ITERATIONS = 200
 FORECAST_FROM = 50_000
 # Joint covariances are dense: m x m float64, with a solve for every point.
 COVARIANCE_LIMIT = 5000
+# Lengthscales of the smooth part of the kernel over those of the rough one, at the start.
+ROUGH_TO_SMOOTH = 3.0
 INPUTS = ("auto", "standard", "ranks")
+QUALITIES = ("usual", "best")
 
 
 class GPRegressor(Regressor):
@@ -92,6 +95,9 @@ class GPRegressor(Regressor):
         among the training points, which helps where a few values are far from all others.
         "auto" asks the likelihood which of them it is, where more than 1,500 points train the
         default kernel; the standard otherwise. `inputs_` says what was taken.
+    quality : "usual" or "best"
+        The kernel, where none is given: Matérn-3/2, or a sum of Matérn-1/2 and Matérn-5/2 with
+        lengthscales of their own, which takes several times as long.
     whiten : bool
         Shift and scale X and y by the training set's means and standard deviations.
     engine, dtype : str
@@ -138,6 +144,7 @@ class GPRegressor(Regressor):
         "neighbours",
         "whiten",
         "inputs",
+        "quality",
         "engine",
         "dtype",
     )
@@ -166,6 +173,7 @@ class GPRegressor(Regressor):
         neighbours: int | None = None,
         whiten: bool = True,
         inputs: str = "auto",
+        quality: str = "usual",
         engine: str = "auto",
         dtype: str = "float32",
         distributed: bool = True,
@@ -194,6 +202,7 @@ class GPRegressor(Regressor):
         self.neighbours = neighbours
         self.whiten = whiten
         self.inputs = inputs
+        self.quality = quality
         self.engine = engine
         self.dtype = dtype
         self.distributed = distributed
@@ -454,6 +463,14 @@ class GPRegressor(Regressor):
             learning_rate=self.learning_rate,
         )
 
+    def _start_kernel(self, d: int) -> Kernel:
+        if self.kernel is not None or self.quality == "usual":
+            return super()._start_kernel(d)
+        # A rough part and a smooth one, each with lengthscales of its own: the likelihood weighs
+        # them, which is a choice of smoothness, input by input.
+        one = np.ones(d) if self.ard else np.ones(())
+        return Matern12(one, 0.5) + Matern52(ROUGH_TO_SMOOTH * one, 0.5)
+
     def _solving(self, ranks: Ranks) -> Solving:
         return Solving(
             rtol=self.training_rtol,
@@ -486,6 +503,7 @@ class GPRegressor(Regressor):
         one_of("training", self.training, METHODS)
         one_of("variance", self.variance, VARIANCES)
         one_of("inputs", self.inputs, INPUTS)
+        one_of("quality", self.quality, QUALITIES)
         if self.inputs == "ranks" and not self.whiten:
             raise ValueError("inputs: expected 'auto' or 'standard' with whiten=False, got 'ranks'")
         one_of("pivoting", self.pivoting, ("random", "greedy"))

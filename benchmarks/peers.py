@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 HOUSE = 100_000  # points of HouseElectric
 GROWTH = (12_500, 25_000, 50_000, 100_000)
 SETTINGS = {
-    "recipe": {"ard": False},  # what the peer does: shared lengthscale, the paper's steps
+    "recipe": {"ard": False, "inputs": "standard"},  # what the peer does: the same model
+    "shared": {"ard": False},
     "ard": {"ard": True},
 }
 

@@ -20,6 +20,7 @@ class Bowl:
         self.calls = []
 
     noise_level = 1e-7
+    failure = None
 
     def renewed(self):
         return False

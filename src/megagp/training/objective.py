@@ -135,6 +135,8 @@ class Objective:
         self.tally = Tally()
         self.tolerance = 0.0
         self._state: State | None = None
+        # Why the last θ without a finite loss had none.
+        self.failure: Exception | None = None
         self._rank = 0
         # Y and H are solved apart from the probes, with entries in float64.
         self.split = False
@@ -169,8 +171,9 @@ class Objective:
         if not same:
             try:
                 found = self._evaluate(draw or 0, hold)
-            except (ValueError, RuntimeError):
+            except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
                 # No positive definite K̂ at this θ: the optimiser shortens its step.
+                self.failure = error
                 return self._agreed(np.inf, np.full(len(theta), np.nan))
             self._state = State(theta.copy(), draw or 0, found)
         size = self.Y.numel()

@@ -42,7 +42,7 @@ def adam(
     optimiser = torch.optim.Adam([theta], lr=learning_rate)
     loss, gradient = objective(theta.numpy().copy(), None)
     if not (np.isfinite(loss) and np.isfinite(gradient).all()):
-        raise ValueError(NO_START)
+        raise ValueError(NO_START) from objective.failure
     best = loss, theta.clone(), gradient, objective.state()
     for step in range(1, steps + 1):
         theta.grad = torch.from_numpy(gradient)
@@ -90,7 +90,7 @@ def lbfgs(
     theta = bounds.clip(bounds.get())
     loss, gradient = objective(theta, draw)
     if not (np.isfinite(loss) and np.isfinite(gradient).all()):
-        raise ValueError(NO_START)
+        raise ValueError(NO_START) from objective.failure
     memory = [] if memory is None else memory
     reach = CAUTIOUS if memory else 1.0
     best = loss, objective.state(), theta

@@ -174,7 +174,7 @@ def train(
         # first evaluation is the one already made.
         draw += phase.steps if phase.optimiser == "adam" else 0
     if not phases and not np.isfinite(objective(parameters.get())[0]):
-        raise ValueError(NO_START)
+        raise ValueError(NO_START) from objective.failure
     return Trained(objective, phases)
 
 

@@ -102,13 +102,16 @@ def test_communication_is_linear_in_n_and_free_alone():
 
 
 def test_memory_falls_with_devices_and_is_linear_in_n():
-    def memory(n, devices):
-        return forecast(n, 9, workload(n, 9, solving=Solving(rank=500)), NOTHING, devices).memory
+    def memory(n, devices, **settings):
+        legs = workload(n, 9, solving=Solving(rank=500, **settings))
+        return forecast(n, 9, legs, NOTHING, devices).memory
 
-    assert memory(200_000, 8) < memory(200_000, 1)
+    assert memory(200_000, 8, neighbours=0) < memory(200_000, 1, neighbours=0)
+    # With neighbours every device holds all of the factor while it makes its rows.
+    assert memory(200_000, 8) > memory(200_000, 1) - 200_000 * 500
     assert memory(200_000, 1) == pytest.approx(2 * memory(100_000, 1), rel=0.01)
-    # X, nine vectors of twelve columns, and a factor of rank 500 twice at least.
-    assert memory(100_000, 1) > 100_000 * (9 * 8 + 9 * 12 * 8 + 500 * 8)
+    # X, nine vectors of six columns, and a factor of rank 500.
+    assert memory(100_000, 1) > 100_000 * (9 * 8 + 9 * 6 * 8 + 500 * 4)
 
 
 def test_partitions():

@@ -145,8 +145,10 @@ def _memory(leg: Leg, d: int, devices: int) -> float:
     if leg.dense:
         return 8.0 * 6 * n * n
     vectors = n * leg.columns * (8 * VECTORS + PER_SUM)
-    # U L in float32 (float64 where that is small), and as much for L while it is made.
-    preconditioner = 2 * 4 * n * leg.rank / devices + 2 * 12 * n * leg.neighbours
+    # A device's rows of L, in float32 (float64 where that is small). With neighbours it gathers
+    # all of L, since a row needs those of its predecessors.
+    gathered = 1 if leg.neighbours and devices > 1 else 0
+    preconditioner = (gathered + 1 / devices) * 4 * n * leg.rank + 2 * 12 * n * leg.neighbours
     return vectors + n * d * PER_COORDINATE + preconditioner
 
 

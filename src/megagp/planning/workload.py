@@ -128,10 +128,8 @@ def _leg(
 ) -> Leg:
     if points <= solving.dense_below:
         return Leg(name, points, columns, evaluations, 0.0, 0, 1.0, 0, 0)
-    grown, m = (
-        typical.iterations * math.sqrt(points / typical.points),
-        solving.neighbours_for(points),
-    )
+    m = solving.neighbours_for(points)
+    grown = typical.iterations * math.sqrt(points / typical.points)
     grown *= 1.0 if m else typical.alone
     rank = solving.rank
     if rank is None:

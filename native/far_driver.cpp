@@ -100,8 +100,8 @@ void FarPlan::sort_points(const FarInput& input) {
     for (int c = 0; c < d_; ++c) {
         const double middle = input.origin[c] + 0.5 * side_;
         for (int64_t i = 0; i < n_; ++i) {
-            const float x = static_cast<float>((input.x[order_[i] * d_ + c] - middle) * scale);
-            if (!(std::fabs(x) < 1e15f))
+            const double x = (input.x[order_[i] * d_ + c] - middle) * scale;
+            if (!(std::fabs(x) < 1e15))
                 throw std::invalid_argument("X: points span more lengthscales than float32 can");
             coordinates_[c * n_ + i] = x;
         }
@@ -281,7 +281,7 @@ void FarPlan::visit(int level, int32_t a, int32_t b, double cutoff, double least
     if (gap > cutoff * cutoff) {
         loss[2 * a + 1] += least * static_cast<double>(B.size());
         loss[2 * b + 1] += least * static_cast<double>(A.size());
-        statistics_.culled_entries += entries;
+        statistics_.culled_entries += 2 * entries;
         return;
     }
     const bool known = level < static_cast<int>(levels_.size()) && top <= levels_[level].reach;
@@ -318,8 +318,10 @@ void FarPlan::add_near(const Cell& a, const Cell& b) {
                             {j, std::min(j + STRIPE, b.end)},
                             same && i == j};
             near_.push_back(item);
-            statistics_.near_entries += static_cast<double>((item.rows.end - item.rows.begin) *
-                                                            (item.cols.end - item.cols.begin));
+            const double entries = static_cast<double>((item.rows.end - item.rows.begin) *
+                                                       (item.cols.end - item.cols.begin));
+            statistics_.evaluations += entries;
+            statistics_.near_entries += item.same ? entries : 2 * entries;
         }
 }
 
@@ -349,13 +351,15 @@ void FarPlan::near_field(const Columns& v, const Run& run, ReproducibleSums& sum
         rooms.emplace_back(FAR_BLOCK * (6 + 4 * t + FAR_ROWS));
         totals.emplace_back(t * (STRIPE + FAR_BLOCK));
     }
-    const auto fill = [&](const Range& r, float* x, float* y) {
+    // Coordinates are relative to the point `base`, which is near: none of their digits are lost.
+    const auto fill = [&](const Range& r, int64_t base, float* x, float* y) {
         const int64_t size = r.end - r.begin;
         for (int c = 0; c < d_; ++c) {
-            const float* from = coordinates_.data() + c * n_ + r.begin;
-            std::copy(from, from + size, x + c * FAR_BLOCK);
-            std::fill(x + c * FAR_BLOCK + size, x + c * FAR_BLOCK + padded(size, FAR_ALIGN),
-                      from[size - 1]);
+            const double *from = coordinates_.data() + c * n_ + r.begin,
+                         middle = coordinates_[c * n_ + base];
+            float* to = x + c * FAR_BLOCK;
+            for (int64_t i = 0; i < size; ++i) to[i] = static_cast<float>(from[i] - middle);
+            std::fill(to + size, to + padded(size, FAR_ALIGN), to[size - 1]);
         }
         for (int64_t c = 0; c < t; ++c) {
             const float* from = v.narrow.data() + c * n_ + r.begin;
@@ -373,7 +377,7 @@ void FarPlan::near_field(const Columns& v, const Run& run, ReproducibleSums& sum
         bool any = false;
         for (int64_t i = all.begin; i < all.end; i += FAR_BLOCK) {
             const Range r{i, std::min(i + FAR_BLOCK, all.end)};
-            fill(r, x, u);
+            fill(r, i, x, u);
             for (int64_t s = near_start_[task]; s < near_start_[task + 1]; ++s) {
                 const Near& item = near_[s];
                 if (!run.owns(item.rows.begin, item.cols.begin)) continue;
@@ -381,7 +385,7 @@ void FarPlan::near_field(const Columns& v, const Run& run, ReproducibleSums& sum
                 for (int64_t j = item.cols.begin; j < item.cols.end; j += FAR_BLOCK) {
                     if (item.same && j > i) break;
                     const Range c{j, std::min(j + FAR_BLOCK, item.cols.end)};
-                    fill(c, z, w);
+                    fill(c, i, z, w);
                     std::fill(row_sums, row_sums + 2 * t * FAR_BLOCK, 0.0f);
                     const bool both = !(item.same && i == j);
                     isa_.far.near_block({family_, static_cast<float>(alpha_), d_, t,

@@ -44,10 +44,11 @@ struct FarLevel {
 };
 
 struct FarStatistics {
-    double near_entries;  // of K, evaluated; those used for both sides count once
+    double evaluations;   // of entries of K, for both sides at once but within a cell
     double translations;  // multiply-adds for one right-hand side
     double cells;
-    double culled_entries, culling_bound;
+    double near_entries, culled_entries;  // of the n^2
+    double culling_bound;
     double error;  // largest of an entry, and
     double bound;  // of the infinity norm (hence the spectral norm) of all that goes far
 };
@@ -124,7 +125,7 @@ class FarPlan {
     Family family_;
     double outputscale_, alpha_, side_;
     std::vector<int64_t> order_;
-    std::vector<float> coordinates_;  // [d][n], scaled for radial.h
+    std::vector<double> coordinates_;  // [d][n], scaled for radial.h
     std::vector<double> local_;       // [3][size] of each leaf at 3 begin: u
     std::vector<Cell> cells_;
     std::vector<int64_t> level_start_;

@@ -228,8 +228,8 @@ class PyFarPlan {
 
     std::vector<double> statistics() const {
         const FarStatistics s = plan_.statistics();
-        return {s.near_entries,   s.translations,  s.cells, s.culled_entries,
-                s.culling_bound, s.error, s.bound};
+        return {s.evaluations,    s.translations,  s.cells, s.near_entries,
+                s.culled_entries, s.culling_bound, s.error, s.bound};
     }
 
   private:

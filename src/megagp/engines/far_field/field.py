@@ -67,18 +67,14 @@ class FarField:
         levels = level_tables(profile, d, side, self._plan.depth(), cutoff)
         tables = [(t.offsets, t.errors, t.left, t.right) for t in levels]
         self._plan.link(DEGREE[d], tables, cutoff, least)
-        near, translations, cells, culled, culling_bound, error, bound = self._plan.statistics()
+        evaluations, translations, cells, near, culled, *bounds = self._plan.statistics()
         terms = math.comb(DEGREE[d] + d, d)
         self.cost = (
-            ENTRY_COST * near
+            ENTRY_COST * evaluations
             + TRANSLATE_COST * translations
             + terms * (POINT_COST * self._n + CELL_COST * cells)
         )
-        # Entries of two different cells count once, those within a cell twice: about n^2 / 2.
-        half = self._n**2 / 2
-        self.statistics = FarStatistics(
-            min(1.0, near / half), min(1.0, culled / half), culling_bound, error, bound
-        )
+        self.statistics = FarStatistics(near / self._n**2, culled / self._n**2, *bounds)
 
     def matmul(
         self,

@@ -43,22 +43,23 @@ FarPlan::FarPlan(const InstructionSet& isa, const FarInput& input)
       family_(input.family),
       outputscale_(input.outputscale),
       alpha_(input.alpha),
-      side_(input.side) {
+      side_(input.side),
+      scale_(feature_scale(input.family, input.alpha)),
+      direct_(input.direct) {
     std::vector<uint64_t> keys(n_);
     const double scale = std::ldexp(1.0, input.max_level) / side_;
     const int64_t top = (int64_t{1} << input.max_level) - 1;
     for (int64_t i = 0; i < n_; ++i)
         for (int c = 0; c < d_; ++c) {
             const double at = std::floor((input.x[i * d_ + c] - input.origin[c]) * scale);
-            const int64_t cell = static_cast<int64_t>(
-                std::min(std::max(at, 0.0), static_cast<double>(top)));
+            const int64_t cell =
+                static_cast<int64_t>(std::min(std::max(at, 0.0), static_cast<double>(top)));
             keys[i] |= spread(static_cast<uint64_t>(cell), d_) << c;
         }
     order_.resize(n_);
     std::iota(order_.begin(), order_.end(), 0);
-    std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
-        return keys[a] != keys[b] ? keys[a] < keys[b] : a < b;
-    });
+    std::sort(order_.begin(), order_.end(),
+              [&](int64_t a, int64_t b) { return keys[a] != keys[b] ? keys[a] < keys[b] : a < b; });
     std::vector<uint64_t> sorted(n_);
     for (int64_t i = 0; i < n_; ++i) sorted[i] = keys[order_[i]];
     split_cells(input, sorted);
@@ -75,12 +76,11 @@ void FarPlan::split_cells(const FarInput& input, const std::vector<uint64_t>& ke
             cells_[s].first_child = static_cast<int32_t>(cells_.size());
             for (int64_t i = cells_[s].begin; i < cells_[s].end;) {
                 const uint64_t key = keys[i] >> shift;
-                const int64_t end = std::upper_bound(keys.begin() + i, keys.begin() + cells_[s].end,
-                                                     key,
-                                                     [&](uint64_t k, uint64_t other) {
-                                                         return k < other >> shift;
-                                                     }) -
-                                    keys.begin();
+                const int64_t end =
+                    std::upper_bound(
+                        keys.begin() + i, keys.begin() + cells_[s].end, key,
+                        [&](uint64_t k, uint64_t other) { return k < other >> shift; }) -
+                    keys.begin();
                 Cell child{{0, 0, 0}, i, end, 0, 0, static_cast<int32_t>(s)};
                 for (int c = 0; c < d_; ++c)
                     child.at[c] = 2 * cells_[s].at[c] + static_cast<int32_t>(key >> c & 1);
@@ -95,32 +95,74 @@ void FarPlan::split_cells(const FarInput& input, const std::vector<uint64_t>& ke
 }
 
 void FarPlan::sort_points(const FarInput& input) {
-    const double scale = feature_scale(family_, alpha_);
     coordinates_.resize(n_ * d_);
     for (int c = 0; c < d_; ++c) {
         const double middle = input.origin[c] + 0.5 * side_;
         for (int64_t i = 0; i < n_; ++i) {
-            const double x = (input.x[order_[i] * d_ + c] - middle) * scale;
+            const double x = (input.x[order_[i] * d_ + c] - middle) * scale_;
             if (!(std::fabs(x) < 1e15))
                 throw std::invalid_argument("X: points span more lengthscales than float32 can");
             coordinates_[c * n_ + i] = x;
         }
     }
+}
+
+void FarPlan::set_local() {
     local_.assign(3 * n_, 0.0);
     for (int level = 0; level < depth(); ++level) {
-        const double side = std::ldexp(side_, -level);
+        const double side = std::ldexp(side_, -level) * scale_;
         for (int64_t s = level_start_[level]; s < level_start_[level + 1]; ++s) {
             const Cell& cell = cells_[s];
             if (cell.children) continue;
             for (int c = 0; c < d_; ++c) {
-                const double middle = input.origin[c] + (cell.at[c] + 0.5) * side;
+                const double middle = (cell.at[c] + 0.5) * side - 0.5 * side_ * scale_;
                 double* u = local_.data() + 3 * cell.begin + c * cell.size();
                 for (int64_t i = cell.begin; i < cell.end; ++i)
                     u[i - cell.begin] = std::min(
-                        1.0, std::max(-1.0, (input.x[order_[i] * d_ + c] - middle) * 2 / side));
+                        1.0, std::max(-1.0, (coordinates_[c * n_ + i] - middle) * 2 / side));
             }
         }
     }
+}
+
+// Leaves out cells that no translation reaches: their points belong to the last cell above that
+// has one.
+void FarPlan::prune(std::vector<std::vector<Translation>>& found) {
+    std::vector<char> used(cells_.size(), 0);
+    used[0] = 1;
+    for (const auto& list : found)
+        for (const Translation& t : list) used[t.target] = 1;
+    for (size_t s = cells_.size(); s-- > 1;)
+        if (used[s]) used[cells_[s].parent] = 1;
+    // A cell that is used keeps all its siblings: the points of each must be somewhere.
+    std::vector<char> kept(used);
+    for (const Cell& cell : cells_) {
+        bool any = false;
+        for (int32_t q = 0; q < cell.children; ++q) any = any || used[cell.first_child + q];
+        for (int32_t q = 0; any && q < cell.children; ++q) kept[cell.first_child + q] = 1;
+    }
+    std::vector<int32_t> place(cells_.size(), -1);
+    std::vector<Cell> cells;
+    std::vector<int64_t> starts{0};
+    for (int level = 0; level < depth(); ++level) {
+        for (int64_t s = level_start_[level]; s < level_start_[level + 1]; ++s) {
+            if (!kept[s]) continue;
+            place[s] = static_cast<int32_t>(cells.size());
+            cells.push_back(cells_[s]);
+            Cell& cell = cells.back();
+            if (cell.parent >= 0) cell.parent = place[cell.parent];
+            if (cell.children && !kept[cell.first_child]) cell.children = 0;
+        }
+        if (static_cast<int64_t>(cells.size()) > starts.back())
+            starts.push_back(static_cast<int64_t>(cells.size()));
+    }
+    for (Cell& cell : cells)
+        if (cell.children) cell.first_child = place[cell.first_child];
+    for (auto& list : found)
+        for (Translation& t : list) t.target = place[t.target], t.source = place[t.source];
+    cells_ = std::move(cells);
+    level_start_ = std::move(starts);
+    found.resize(depth());
 }
 
 // T_b((x -+ 1) / 2) = sum over c <= b of E[b][c] T_c(x), by the recurrence of T.
@@ -168,14 +210,25 @@ void FarPlan::set_basis(int degree) {
     for (int half = 0; half < 2; ++half) {
         const auto E = halves(degree, half ? 1.0 : -1.0);
         for (int c = 0; c < d_; ++c) {
-            shifts_[c][half].clear();
+            std::vector<std::vector<std::pair<int32_t, double>>> up(terms_), down(terms_);
             for (int64_t s = 0; s < terms_; ++s)
                 for (int b = 0; b <= list[s][c]; ++b) {
                     std::array<int, 3> lower = list[s];
                     lower[c] = b;
-                    shifts_[c][half].push_back(
-                        {static_cast<int16_t>(s), at(lower), E[list[s][c]][b]});
+                    up[s].emplace_back(at(lower), E[list[s][c]][b]);
+                    down[at(lower)].emplace_back(s, E[list[s][c]][b]);
                 }
+            for (int k = 0; k < 2; ++k) {
+                Shift& shift = shifts_[c][half][k];
+                shift = {{0}, {}, {}};
+                for (const auto& row : k ? down : up) {
+                    for (const auto& [column, weight] : row) {
+                        shift.column.push_back(column);
+                        shift.weight.push_back(weight);
+                    }
+                    shift.start.push_back(static_cast<int32_t>(shift.column.size()));
+                }
+            }
         }
     }
 }
@@ -196,8 +249,9 @@ void FarPlan::link(int degree, const std::vector<FarLevel>& tables, double cutof
             level.index[(o[0] * width + o[1]) * width + o[2]] = static_cast<int32_t>(s);
             const int64_t terms = from.terms[s], rank = from.ranks[s];
             if (terms > terms_) throw std::invalid_argument("tables: more terms than the degree");
-            Table table{terms, rank, padded(terms, FAR_ALIGN), padded(rank, FAR_ALIGN), size,
-                        0,     from.errors[s]};
+            Table table{
+                terms, rank,          padded(terms, FAR_ALIGN), padded(rank, FAR_ALIGN), size,
+                0,     from.errors[s]};
             table.right = table.left + rank * table.stride;
             size = table.right + terms * table.rank_stride;
             level.tables.push_back(table);
@@ -226,6 +280,8 @@ void FarPlan::link(int degree, const std::vector<FarLevel>& tables, double cutof
         statistics_.culling_bound =
             std::max(statistics_.culling_bound, outputscale_ * loss[2 * s + 1]);
     }
+    prune(found);
+    set_local();
     statistics_.cells = static_cast<double>(cells_.size());
 
     translations_.clear();
@@ -258,7 +314,8 @@ void FarPlan::link(int degree, const std::vector<FarLevel>& tables, double cutof
     });
     near_start_.clear();
     for (size_t s = 0; s < near_.size(); ++s)
-        if (s == 0 || near_[s].rows.begin != near_[s - 1].rows.begin || near_[s].rows.end != near_[s - 1].rows.end)
+        if (s == 0 || near_[s].rows.begin != near_[s - 1].rows.begin ||
+            near_[s].rows.end != near_[s - 1].rows.end)
             near_start_.push_back(static_cast<int64_t>(s));
     near_start_.push_back(static_cast<int64_t>(near_.size()));
 }
@@ -304,7 +361,7 @@ void FarPlan::visit(int level, int32_t a, int32_t b, double cutoff, double least
             return;
         }
     }
-    if (!A.children || !B.children) return add_near(A, B);
+    if (!A.children || !B.children || entries <= direct_) return add_near(A, B);
     for (int32_t s = 0; s < A.children; ++s)
         for (int32_t r = 0; r < (a == b ? s + 1 : B.children); ++r)
             visit(level + 1, A.first_child + s, B.first_child + r, cutoff, least, found, loss);
@@ -314,9 +371,8 @@ void FarPlan::add_near(const Cell& a, const Cell& b) {
     const bool same = a.begin == b.begin && a.end == b.end;
     for (int64_t i = a.begin; i < a.end; i += STRIPE)
         for (int64_t j = b.begin; j < (same ? i + 1 : b.end); j += STRIPE) {
-            const Near item{{i, std::min(i + STRIPE, a.end)},
-                            {j, std::min(j + STRIPE, b.end)},
-                            same && i == j};
+            const Near item{
+                {i, std::min(i + STRIPE, a.end)}, {j, std::min(j + STRIPE, b.end)}, same && i == j};
             near_.push_back(item);
             const double entries = static_cast<double>((item.rows.end - item.rows.begin) *
                                                        (item.cols.end - item.cols.begin));
@@ -343,7 +399,8 @@ void add_points(ReproducibleSums& sums, int64_t begin, int64_t count, int64_t t,
 
 void FarPlan::near_field(const Columns& v, const Run& run, ReproducibleSums& sums) const {
     const int64_t t = v.t, tasks = static_cast<int64_t>(near_start_.size()) - 1;
-    const int threads = static_cast<int>(std::min<int64_t>(run.threads, std::max<int64_t>(tasks, 1)));
+    const int threads =
+        static_cast<int>(std::min<int64_t>(run.threads, std::max<int64_t>(tasks, 1)));
     // x, z: [d]; u, v, sums: [t] of FAR_BLOCK each
     std::vector<AlignedArray<float>> rooms;
     std::vector<AlignedArray<double>> totals;
@@ -415,12 +472,14 @@ void FarPlan::move(const double* from, double* to, double* room, const Cell& chi
     for (int c = 0; c < d_; ++c) {
         const bool last = c + 1 == d_;
         double* target = last ? to : room + (c % 2) * stride_;
-        if (!last) std::fill(target, target + terms_, 0.0);
-        const std::vector<Shift>& shifts = shifts_[c][child.at[c] & 1];
-        if (up)
-            for (const Shift& s : shifts) target[s.parent] += s.weight * source[s.child];
-        else
-            for (const Shift& s : shifts) target[s.child] += s.weight * source[s.parent];
+        const Shift& shift = shifts_[c][child.at[c] & 1][up ? 0 : 1];
+        const int32_t *column = shift.column.data(), *start = shift.start.data();
+        const double* weight = shift.weight.data();
+        for (int64_t b = 0; b < terms_; ++b) {
+            double sum = last ? target[b] : 0.0;
+            for (int32_t q = start[b]; q < start[b + 1]; ++q) sum += weight[q] * source[column[q]];
+            target[b] = sum;
+        }
         source = target;
     }
 }
@@ -538,7 +597,8 @@ void FarPlan::matmul(const double* v, int64_t t, double* out, const Run& run) co
                           static_cast<int64_t>(near_.size()) + 1);
     near_field(columns, run, sums);
     const double each = static_cast<double>(cells_.size() * stride_) * 16;
-    const int64_t part = std::max<int64_t>(1, std::min<int64_t>(t, static_cast<int64_t>(ROOM / each)));
+    const int64_t part =
+        std::max<int64_t>(1, std::min<int64_t>(t, static_cast<int64_t>(ROOM / each)));
     std::vector<double> far(n_ * part);
     for (int64_t first = 0; first < t; first += part) {
         const int64_t count = std::min(part, t - first);
@@ -547,9 +607,9 @@ void FarPlan::matmul(const double* v, int64_t t, double* out, const Run& run) co
             for (int64_t c = 0; c < count; ++c)
                 out[order_[i] * t + first + c] =
                     outputscale_ *
-                    std::ldexp(far[c * n_ + i] +
-                                   sums[(i / STRIPE * t + first + c) * STRIPE + i % STRIPE],
-                               exponents[first + c]);
+                    std::ldexp(
+                        far[c * n_ + i] + sums[(i / STRIPE * t + first + c) * STRIPE + i % STRIPE],
+                        exponents[first + c]);
     }
 }
 

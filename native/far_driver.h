@@ -31,14 +31,15 @@ struct FarInput {
     std::array<double, 3> origin;
     double side;  // of the root
     int max_level;
-    int64_t leaf;  // cells of more points are split
+    int64_t leaf;   // cells of more points can be split,
+    double direct;  // and pairs of cells with more entries than this are, if they have no table
 };
 
 // M of one level for offsets with no negative component; others follow by reflection.
 struct FarLevel {
     int64_t count;
-    const int32_t* offsets;              // [count][3]
-    const double* errors;                // largest |error| of an entry of K, outputscale apart
+    const int32_t* offsets;                 // [count][3]
+    const double* errors;                   // largest |error| of an entry of K, outputscale apart
     std::vector<const float*> left, right;  // M = L R': [rank][terms] and [terms][rank]
     std::vector<int64_t> terms, ranks;
 };
@@ -79,9 +80,7 @@ class FarPlan {
         int64_t stride, rank_stride;  // padded
         int64_t left, right;          // where in `data`
         double error;
-        double work() const {
-            return static_cast<double>(terms * rank_stride + rank * stride);
-        }
+        double work() const { return static_cast<double>(terms * rank_stride + rank * stride); }
     };
     struct Level {
         int reach = -1;
@@ -101,13 +100,16 @@ class FarPlan {
         Range rows, cols;
         bool same;
     };
-    struct Shift {  // one term of the move between a cell and its parent, along one dimension
-        int16_t parent, child;
-        double weight;
+    // The move from a cell to its parent or back along one dimension, a sparse matrix by rows.
+    struct Shift {
+        std::vector<int32_t> start, column;
+        std::vector<double> weight;
     };
     struct Columns;  // right-hand sides in the order of the points here
 
     void sort_points(const FarInput& input);
+    void prune(std::vector<std::vector<Translation>>& found);
+    void set_local();
     void split_cells(const FarInput& input, const std::vector<uint64_t>& keys);
     void set_basis(int degree);
     void visit(int level, int32_t a, int32_t b, double cutoff, double least,
@@ -123,23 +125,23 @@ class FarPlan {
     int64_t n_;
     int d_;
     Family family_;
-    double outputscale_, alpha_, side_;
+    double outputscale_, alpha_, side_, scale_, direct_;
     std::vector<int64_t> order_;
     std::vector<double> coordinates_;  // [d][n], scaled for radial.h
-    std::vector<double> local_;       // [3][size] of each leaf at 3 begin: u
+    std::vector<double> local_;        // [3][size] of each leaf at 3 begin: u
     std::vector<Cell> cells_;
     std::vector<int64_t> level_start_;
 
     int degree_ = 0;
     int64_t terms_ = 0, stride_ = 0;
-    std::vector<int32_t> powers_;                     // [3][terms]
-    std::vector<float> signs_;                        // [8][stride]
-    std::array<std::array<std::vector<Shift>, 2>, 3> shifts_;  // [dimension][lower, upper half]
+    std::vector<int32_t> powers_;                                // [3][terms]
+    std::vector<float> signs_;                                   // [8][stride]
+    std::array<std::array<std::array<Shift, 2>, 2>, 3> shifts_;  // [dimension][half][up, down]
     std::vector<Level> levels_;
-    std::vector<Translation> translations_;           // by level, chunk of targets and table
-    std::vector<std::vector<int64_t>> chunk_start_;   // [level][chunk]
+    std::vector<Translation> translations_;          // by level, chunk of targets and table
+    std::vector<std::vector<int64_t>> chunk_start_;  // [level][chunk]
     std::vector<Near> near_;
-    std::vector<int64_t> near_start_;                 // of each run with the same rows
+    std::vector<int64_t> near_start_;  // of each run with the same rows
     FarStatistics statistics_{};
 };
 

@@ -6,10 +6,10 @@ namespace megagp {
 
 enum class Family : int;
 
-constexpr int64_t FAR_BLOCK = 256;   // points on each side of a block evaluated directly
-constexpr int64_t FAR_ROWS = 8;      // rows of it at a time
-constexpr int64_t FAR_ALIGN = 16;    // floats: what rows of tables are padded to
-constexpr int64_t FAR_COLUMNS = 4;   // vectors translated at a time
+constexpr int64_t FAR_BLOCK = 256;  // points on each side of a block evaluated directly
+constexpr int64_t FAR_ROWS = 8;     // rows of it at a time
+constexpr int64_t FAR_ALIGN = 16;   // floats: what rows of tables are padded to
+constexpr int64_t FAR_COLUMNS = 4;  // vectors translated at a time
 constexpr int64_t FAR_MAX_TERMS = 576;
 constexpr int FAR_MAX_DEGREE = 31;
 

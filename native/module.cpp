@@ -181,9 +181,9 @@ class PyFarPlan {
 
     PyFarPlan(int family, double outputscale, double alpha, Matrix x,
               const std::vector<double>& origin, double side, int max_level, int64_t leaf,
-              const std::string& instruction_set)
+              double direct, const std::string& instruction_set)
         : n_(static_cast<int64_t>(x.shape(0))),
-          plan_(build(family, outputscale, alpha, x, origin, side, max_level, leaf,
+          plan_(build(family, outputscale, alpha, x, origin, side, max_level, leaf, direct,
                       instruction_set)) {}
     PyFarPlan(const PyFarPlan&) = delete;
 
@@ -235,7 +235,7 @@ class PyFarPlan {
   private:
     static FarPlan build(int family, double outputscale, double alpha, const Matrix& x,
                          const std::vector<double>& origin, double side, int max_level,
-                         int64_t leaf, const std::string& instruction_set) {
+                         int64_t leaf, double direct, const std::string& instruction_set) {
         expect(family >= 0 && family <= static_cast<int>(Family::rational_quadratic),
                "family: expected a stationary kernel");
         expect(outputscale > 0 && alpha > 0, "outputscale, alpha: expected positive numbers");
@@ -252,7 +252,8 @@ class PyFarPlan {
                              {origin[0], origin[1], origin[2]},
                              side,
                              max_level,
-                             leaf};
+                             leaf,
+                             direct};
         nb::gil_scoped_release released;
         return FarPlan(find(instruction_set), input);
     }
@@ -353,13 +354,13 @@ NB_MODULE(_native, m) {
     bind_plan<double>(m, "Plan64");
     nb::class_<PyFarPlan>(m, "FarPlan")
         .def(nb::init<int, double, double, Matrix, const std::vector<double>&, double, int, int64_t,
-                      const std::string&>(),
+                      double, const std::string&>(),
              "family"_a, "outputscale"_a, "alpha"_a, "x"_a, "origin"_a, "side"_a, "max_level"_a,
-             "leaf"_a, "instruction_set"_a)
+             "leaf"_a, "direct"_a, "instruction_set"_a)
         .def("depth", &PyFarPlan::depth)
         .def("link", &PyFarPlan::link, "degree"_a, "tables"_a, "cutoff"_a, "level"_a)
-        .def("matmul", &PyFarPlan::matmul, "v"_a, "out"_a.noconvert(), "threads"_a,
-             "share_start"_a, "share_stop"_a)
+        .def("matmul", &PyFarPlan::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_start"_a,
+             "share_stop"_a)
         .def("statistics", &PyFarPlan::statistics);
     bind_joint<float>(m, "joint32");
     bind_joint<double>(m, "joint64");

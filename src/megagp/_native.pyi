@@ -41,6 +41,7 @@ class FarPlan:
         side: float,
         max_level: int,
         leaf: int,
+        direct: float,
         instruction_set: str,
     ) -> None: ...
     def depth(self) -> int: ...
@@ -48,9 +49,7 @@ class FarPlan:
         self,
         degree: int,
         tables: list[
-            tuple[
-                NDArray[int32], NDArray[float64], list[NDArray[float32]], list[NDArray[float32]]
-            ]
+            tuple[NDArray[int32], NDArray[float64], list[NDArray[float32]], list[NDArray[float32]]]
         ],
         cutoff: float,
         level: float,

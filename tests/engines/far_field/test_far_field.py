@@ -12,10 +12,18 @@ import torch
 import reference
 from megagp import KernelOperator
 from megagp.engines import NativeEngine, Share, instruction_sets
+from megagp.engines.far_field import field
 from megagp.kernels import RBF, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 
-N = 3000
-rng = np.random.default_rng(0)
+N = 2000
+
+
+@pytest.fixture(autouse=True)
+def small_cells(monkeypatch):
+    """Cells of few points, so that few points have a far field."""
+    for d in field.DIRECT:
+        monkeypatch.setitem(field.LEAF, d, 8)
+        monkeypatch.setitem(field.DIRECT, d, 16.0**2)
 
 
 def far(threads=2, instruction_set=None):
@@ -66,7 +74,7 @@ def check(X, kernel, operator, share_of_far=None):
     assert np.abs(operator.matmul(V).numpy() - product).max() <= 1e-5 * np.abs(product).max()
     ones = np.random.default_rng(10).uniform(0.5, 1.5, size=len(X))
     error = np.abs(operator.matmul(ones).numpy() - K @ ones)
-    assert (error <= 4e-6 * (K @ ones) + statistics.far_error * ones.sum()).all()
+    assert (error <= 1e-5 * (K @ ones) + statistics.far_error * ones.sum()).all()
     allowed = statistics.far_bound * np.linalg.norm(ones) + 1e-6 * np.linalg.norm(K @ ones)
     assert np.linalg.norm(error) <= allowed + statistics.culling_bound * np.linalg.norm(ones)
     if share_of_far is not None:
@@ -90,8 +98,9 @@ def test_kernels_and_lengthscales(family, lengthscale):
 
 
 def test_most_pairs_are_far_where_there_are_many_points():
-    X = SHAPES["uniform"](N, 2)
-    check(X, Matern32(1.0), KernelOperator(X, Matern32(1.0), engine=far()), share_of_far=0.5)
+    for d, share in [(1, 0.8), (2, 0.5), (3, 0.2)]:
+        X = SHAPES["uniform"](2 * N, d)
+        check(X, Matern32(), KernelOperator(X, Matern32(), engine=far()), share_of_far=share)
 
 
 def test_each_dimension_with_its_own_lengthscale():
@@ -206,6 +215,10 @@ def test_ctrl_c_stops_a_product():
     threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT)).start()
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        while True:
-            operator.matmul(V)
+        _forever(lambda: operator.matmul(V))
     assert time.monotonic() - start < 5
+
+
+def _forever(run):
+    while True:
+        run()

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from megagp._native import FarPlan
 
 MAX_DIMENSIONS = max(DEGREE)
-LEAF = {1: 48, 2: 96, 3: 160}  # cells of more points are split
+# By dimension: cells of more points can be split, and pairs of cells with more entries of K are.
+LEAF = {1: 16, 2: 32, 3: 32}
+DIRECT = {1: 64.0**2, 2: 128.0**2, 3: 300.0**2}
 MAX_LEVEL = 20
 MAX_EXTENT = 1e6  # lengthscales: beyond, float32 coordinates are too coarse for cells
 
@@ -41,7 +43,8 @@ class FarStatistics:
 class FarField:
     """k(X, X) of one stationary kernel in at most three dimensions.
 
-    core: the native FarPlan. family: the kernel's number in native/ops.h. F: n x d features, in lengthscales.
+    core: the native FarPlan. family: the kernel's number in native/ops.h.
+    F: n x d features: distance is Euclidean, in lengthscales.
     cull_tolerance: bound on the spectral norm of what may be left out, 0 for nothing.
     """
 
@@ -60,7 +63,16 @@ class FarField:
         side = _side(float((high - low).max()))
         origin = [*((low + high) / 2 - side / 2), 0.0, 0.0][:3]
         self._plan = core(
-            family, outputscale, profile.alpha, F, origin, side, MAX_LEVEL, LEAF[d], instruction_set
+            family,
+            outputscale,
+            profile.alpha,
+            F,
+            origin,
+            side,
+            MAX_LEVEL,
+            LEAF[d],
+            DIRECT[d],
+            instruction_set,
         )
         least = cull_tolerance / self._n / outputscale
         cutoff = _reach(profile, least)

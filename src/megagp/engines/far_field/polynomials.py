@@ -42,7 +42,8 @@ def terms(d: int, degree: int) -> int:
 def values(b: NDArray[np.int64], u: Array) -> Array:
     """T_b(u) for every point: points x terms."""
     T = np.cos(np.arange(b.max() + 1) * np.arccos(np.clip(u, -1, 1))[..., None])
-    return np.prod([T[:, i, b[:, i]] for i in range(u.shape[1])], axis=0)
+    found: Array = np.prod([T[:, i, b[:, i]] for i in range(u.shape[1])], axis=0)
+    return found
 
 
 def matrix(radial: Radial, side: float, offset: tuple[int, ...], degree: int) -> Array:

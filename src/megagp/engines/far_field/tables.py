@@ -65,7 +65,9 @@ class LevelTables:
     right: list[NDArray[np.float32]]
 
 
-def level_tables(profile: Profile, d: int, side: float, depth: int, cutoff: float) -> list[LevelTables]:
+def level_tables(
+    profile: Profile, d: int, side: float, depth: int, cutoff: float
+) -> list[LevelTables]:
     """Tables for the levels 0 .. depth - 1 of cells, the root of this side.
 
     Level by level: offsets without a table are split, those of their children come next.
@@ -96,8 +98,11 @@ def _by_level(
                 tables[o] = table
         found.append(_unfold(tables, d))
         steps = list(product((-1, 0, 1), repeat=d))
-        pending = {_canonical([2 * x + e for x, e in zip(o, step, strict=True)])
-                   for o in failed for step in steps}
+        pending = {
+            _canonical([2 * x + e for x, e in zip(o, step, strict=True)])
+            for o in failed
+            for step in steps
+        }
         if len(pending) > MAX_OFFSETS:
             pending = {o for o in pending if max(o) < 8}
     return found
@@ -167,7 +172,9 @@ def _unfold(tables: dict[Offset, Table], d: int) -> LevelTables:
                 place = _places(d, order)[: len(table.L)]
                 left, right = table.L[place].T, table.R[place]
                 found[moved] = (
-                    table.error, np.ascontiguousarray(left), np.ascontiguousarray(right)
+                    table.error,
+                    np.ascontiguousarray(left),
+                    np.ascontiguousarray(right),
                 )
     return LevelTables(
         np.array(list(found), dtype=np.int32).reshape(-1, 3),

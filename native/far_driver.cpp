@@ -46,6 +46,8 @@ FarPlan::FarPlan(const InstructionSet& isa, const FarInput& input)
       side_(input.side),
       scale_(feature_scale(input.family, input.alpha)),
       direct_(input.direct) {
+    for (int64_t s = 0; s < n_ * d_; ++s)
+        if (!std::isfinite(input.x[s])) throw std::invalid_argument("x: expected finite numbers");
     std::vector<uint64_t> keys(n_);
     const double scale = std::ldexp(1.0, input.max_level) / side_;
     const int64_t top = (int64_t{1} << input.max_level) - 1;
@@ -191,6 +193,7 @@ void FarPlan::set_basis(int degree) {
                 list.push_back(power);
             }
     terms_ = static_cast<int64_t>(list.size());
+    if (terms_ > FAR_MAX_TERMS) throw std::invalid_argument("degree: too many polynomials");
     stride_ = padded(terms_, FAR_ALIGN);
     powers_.resize(3 * terms_);
     signs_.assign(8 * stride_, 0.0f);

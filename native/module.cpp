@@ -190,6 +190,7 @@ class PyFarPlan {
     int depth() const { return plan_.depth(); }
 
     void link(int degree, const std::vector<Tables>& tables, double cutoff, double level) {
+        expect(!linked_, "link: expected once");
         expect(degree >= 1 && degree <= FAR_MAX_DEGREE, "degree: expected 1 to 31");
         std::vector<FarLevel> levels;
         for (const auto& [offsets, errors, left, right] : tables) {
@@ -214,10 +215,12 @@ class PyFarPlan {
         }
         nb::gil_scoped_release released;
         plan_.link(degree, levels, cutoff, level);
+        linked_ = true;
     }
 
     void matmul(Matrix v, Output out, int threads, int64_t share_start, int64_t share_stop) const {
         const Run run = make_run(threads, share_start, share_stop);
+        expect(linked_, "matmul: expected link first");
         expect(static_cast<int64_t>(v.shape(0)) == n_ && v.shape(1) >= 1,
                "v: expected n x t, t >= 1");
         expect(static_cast<int64_t>(out.shape(0)) == n_ && out.shape(1) == v.shape(1),
@@ -259,6 +262,7 @@ class PyFarPlan {
     }
 
     int64_t n_;
+    bool linked_ = false;
     FarPlan plan_;
 };
 

@@ -15,7 +15,7 @@ from megagp.engines import NativeEngine, Share, instruction_sets
 from megagp.engines.far_field import field
 from megagp.kernels import RBF, Linear, Matern12, Matern32, Matern52, Periodic, RationalQuadratic
 
-N = 2000
+N = 1500
 
 
 @pytest.fixture(autouse=True)

@@ -73,8 +73,8 @@ def level_tables(
     Level by level: offsets without a table are split, those of their children come next.
     Offsets whose cells are farther apart than `cutoff` (lengthscales) need none.
     """
-    # Matrices are so small that threads of BLAS would mostly wait for each other.
-    with threadpool_limits(1, user_api="blas"):
+    # Matrices are so small that threads would mostly wait for each other.
+    with threadpool_limits(1):
         return _by_level(profile, d, side, depth, cutoff)
 
 

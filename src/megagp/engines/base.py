@@ -93,7 +93,8 @@ class Statistics:
 
     `culling_bound` is at least the spectral norm of what culling leaves out of K.
     `far_fraction` of the entries are approximated by polynomials (NativeEngine), none of them by
-    more than `far_error`, all together by at most `far_bound` in the spectral norm.
+    more than `far_error`, all together by at most `far_bound` in the spectral norm. That is for one
+    right-hand side; with many, evaluating every entry may be faster, and is then done.
     """
 
     culled_fraction: float = 0.0

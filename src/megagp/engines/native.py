@@ -64,7 +64,7 @@ ORDERED_MAX_D = 32  # boxes of a tile overlap nearly always beyond
 
 # From here on the far field's tables (made once) and cells are soon earned back, by dimension.
 FAR_POINTS = {1: 16_384, 2: 16_384, 3: 32_768}
-FAR_GAIN = 1.5  # by the estimates of costs, so that their errors do not make a product slower
+FAR_GAIN = 1.2  # by the estimates of costs, so that their errors do not make a product slower
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class PreparedNative(Prepared):
         if not V.shape[1]:
             return out
         v = V.detach().contiguous().numpy()
-        if not self._far_fields:
+        if not self._far_pays(self._far_fields, V.shape[1]):
             self._plan.matmul(v, out.numpy(), self._threads, *share.interval)
             return out
         for p, field in enumerate(self._far_fields):
@@ -290,7 +290,6 @@ class PreparedNative(Prepared):
             if asked is None and n < FAR_POINTS[d]:
                 return []
         fields: list[FarField] = []
-        allowed = len(features) * direct_cost(n, self._culling[0]) / FAR_GAIN
         for c, F in zip(self._components, features, strict=True):
             scale = math.prod(float(self._values[name]) for name in c.scales)
             alpha = float(self._values.get(f"{c.prefix}alpha", 1.0))
@@ -305,9 +304,16 @@ class PreparedNative(Prepared):
                     self._engine.instruction_set,
                 )
             )
-            if asked is None and sum(field.cost for field in fields) > allowed:
+            if not self._far_pays(fields, 1):
                 return []
         return fields
+
+    def _far_pays(self, fields: list[FarField], t: int) -> bool:
+        """Right-hand sides share entries that are evaluated, but not what goes far."""
+        if self._engine.far_field or not fields:
+            return bool(fields)
+        direct = len(self._components) * direct_cost(len(self._X), self._culling[0], t)
+        return FAR_GAIN * sum(field.cost(t) for field in fields) < direct
 
     def _centred(self, component: Component, X: Tensor) -> Tensor:
         # An offset costs digits in sums over features and changes nothing in what they mean.

@@ -207,6 +207,17 @@ def test_used_where_it_pays():
     np.testing.assert_allclose(KernelOperator(same, Matern32()).matmul(V), 20_000.0, rtol=1e-6)
 
 
+def test_many_right_hand_sides_go_the_cheaper_way():
+    X = np.random.default_rng(0).normal(size=(20_000, 2))
+    operator = KernelOperator(X, Matern32(), engine=NativeEngine(2))
+    every = KernelOperator(X, Matern32(), engine=NativeEngine(2, far_field=False))
+    V = np.random.default_rng(1).normal(size=(20_000, 40))
+    few = operator.matmul(V[:, :1])
+    np.testing.assert_allclose(few, every.matmul(V[:, :1]), atol=1e-5 * few.abs().max())
+    many = operator.matmul(V)
+    np.testing.assert_allclose(many, every.matmul(V), atol=1e-5 * many.abs().max())
+
+
 def test_ctrl_c_stops_a_product():
     X = np.random.default_rng(0).normal(size=(60_000, 2))
     operator = KernelOperator(X, Matern32(), engine=far(1))

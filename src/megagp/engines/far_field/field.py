@@ -21,8 +21,10 @@ DIRECT = {1: 64.0**2, 2: 128.0**2, 3: 300.0**2}
 MAX_LEVEL = 20
 MAX_EXTENT = 1e6  # lengthscales: beyond, float32 coordinates are too coarse for cells
 
-# What a step costs, in multiply-adds: as in native/far_driver.cpp, and measured.
-ENTRY_COST, TRANSLATE_COST, POINT_COST, CELL_COST = 28.0, 1.5, 8.0, 60.0
+# What a step costs, in the units of a multiply-add, measured (AVX-512, d = 1 to 3, t = 1 to 16).
+ENTRY_COST, COLUMN_COST = 25.0, 2.75  # an entry of K, and its use for one right-hand side
+BLOCK_COST = 1.5  # entries of small blocks against those of tiles
+TRANSLATE_COST, POINT_COST, CELL_COST = 4.0, 8.0, 60.0  # for each right-hand side
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,17 @@ class FarField:
         tables = [(t.offsets, t.errors, t.left, t.right) for t in levels]
         self._plan.link(DEGREE[d], tables, cutoff, least)
         evaluations, translations, cells, near, culled, *bounds = self._plan.statistics()
+        self._evaluations: float = evaluations
         terms = math.comb(DEGREE[d] + d, d)
-        self.cost = (
-            ENTRY_COST * evaluations
-            + TRANSLATE_COST * translations
-            + terms * (POINT_COST * self._n + CELL_COST * cells)
+        self._column_cost: float = TRANSLATE_COST * translations + terms * (
+            POINT_COST * self._n + CELL_COST * cells
         )
         self.statistics = FarStatistics(near / self._n**2, culled / self._n**2, *bounds)
+
+    def cost(self, t: int) -> float:
+        """An estimate of the work of a product with t right-hand sides."""
+        entries = BLOCK_COST * (ENTRY_COST + COLUMN_COST * t) * self._evaluations
+        return entries + t * self._column_cost
 
     def matmul(
         self,
@@ -99,9 +105,9 @@ class FarField:
         self._plan.matmul(v, out, threads, *interval)
 
 
-def direct_cost(n: int, culled_fraction: float) -> float:
+def direct_cost(n: int, culled_fraction: float, t: int) -> float:
     """What evaluating the entries costs, in the units of FarField.cost."""
-    return ENTRY_COST * n**2 / 2 * (1 - culled_fraction)
+    return (ENTRY_COST + COLUMN_COST * t) * n**2 / 2 * (1 - culled_fraction)
 
 
 def _side(extent: float) -> float:

@@ -17,6 +17,8 @@ namespace {
 #include "tile.h"
 //
 #include "joint.h"
+//
+#include "far.h"
 
 void add_split(double* __restrict values, int64_t count, double grid_hi, double grid_lo,
                double* __restrict hi, double* __restrict lo) {
@@ -70,6 +72,7 @@ const InstructionSet instruction_set = {
     add_split,
     {factor_size<float>, joint_room<float>, factorise_cell<float>, cell_variance<float>},
     {factor_size<double>, joint_room<double>, factorise_cell<double>, cell_variance<double>},
+    {near_block, translate, reflect, add_reflected, moments, evaluate},
     fma_rate,
 };
 

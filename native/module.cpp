@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "driver.h"
+#include "far_driver.h"
 #include "joint_driver.h"
 
 namespace nb = nanobind;
@@ -170,6 +171,101 @@ class PyPlan {
     std::vector<int64_t> d_;
 };
 
+class PyFarPlan {
+  public:
+    using Offsets = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    using Errors = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+    using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+    // offsets, errors, L' and R of one level
+    using Tables = std::tuple<Offsets, Errors, std::vector<Table>, std::vector<Table>>;
+
+    PyFarPlan(int family, double outputscale, double alpha, Matrix x,
+              const std::vector<double>& origin, double side, int max_level, int64_t leaf,
+              double direct, const std::string& instruction_set)
+        : n_(static_cast<int64_t>(x.shape(0))),
+          plan_(build(family, outputscale, alpha, x, origin, side, max_level, leaf, direct,
+                      instruction_set)) {}
+    PyFarPlan(const PyFarPlan&) = delete;
+
+    int depth() const { return plan_.depth(); }
+
+    void link(int degree, const std::vector<Tables>& tables, double cutoff, double level) {
+        expect(!linked_, "link: expected once");
+        expect(degree >= 1 && degree <= FAR_MAX_DEGREE, "degree: expected 1 to 31");
+        std::vector<FarLevel> levels;
+        for (const auto& [offsets, errors, left, right] : tables) {
+            const size_t count = left.size();
+            expect(right.size() == count && offsets.shape(0) == count && errors.shape(0) == count &&
+                       offsets.shape(1) == 3 && count < 32768,
+                   "tables: expected an offset of 3 numbers, an error, L' and R each");
+            for (size_t s = 0; s < 3 * count; ++s)
+                expect(offsets.data()[s] >= 0 && offsets.data()[s] < 64,
+                       "offsets: expected 0 to 63");
+            FarLevel l{static_cast<int64_t>(count), offsets.data(), errors.data(), {}, {}, {}, {}};
+            for (size_t s = 0; s < count; ++s) {
+                expect(left[s].shape(0) == right[s].shape(1) &&
+                           left[s].shape(1) == right[s].shape(0) && left[s].size() > 0,
+                       "tables: expected L' of rank x terms and R of terms x rank");
+                l.left.push_back(left[s].data());
+                l.right.push_back(right[s].data());
+                l.ranks.push_back(static_cast<int64_t>(left[s].shape(0)));
+                l.terms.push_back(static_cast<int64_t>(left[s].shape(1)));
+            }
+            levels.push_back(l);
+        }
+        nb::gil_scoped_release released;
+        plan_.link(degree, levels, cutoff, level);
+        linked_ = true;
+    }
+
+    void matmul(Matrix v, Output out, int threads, int64_t share_start, int64_t share_stop) const {
+        const Run run = make_run(threads, share_start, share_stop);
+        expect(linked_, "matmul: expected link first");
+        expect(static_cast<int64_t>(v.shape(0)) == n_ && v.shape(1) >= 1,
+               "v: expected n x t, t >= 1");
+        expect(static_cast<int64_t>(out.shape(0)) == n_ && out.shape(1) == v.shape(1),
+               "out: expected n x t");
+        unlocked(
+            [&] { plan_.matmul(v.data(), static_cast<int64_t>(v.shape(1)), out.data(), run); });
+    }
+
+    std::vector<double> statistics() const {
+        const FarStatistics s = plan_.statistics();
+        return {s.evaluations,    s.translations,  s.cells, s.near_entries,
+                s.culled_entries, s.culling_bound, s.error, s.bound};
+    }
+
+  private:
+    static FarPlan build(int family, double outputscale, double alpha, const Matrix& x,
+                         const std::vector<double>& origin, double side, int max_level,
+                         int64_t leaf, double direct, const std::string& instruction_set) {
+        expect(family >= 0 && family <= static_cast<int>(Family::rational_quadratic),
+               "family: expected a stationary kernel");
+        expect(outputscale > 0 && alpha > 0, "outputscale, alpha: expected positive numbers");
+        expect(x.shape(0) >= 1 && x.shape(1) >= 1 && x.shape(1) <= 3, "x: expected n x 1 to 3");
+        expect(origin.size() == 3 && side > 0, "origin, side: expected 3 numbers and one > 0");
+        expect(max_level >= 0 && max_level <= 20, "max_level: expected 0 to 20");
+        expect(leaf >= 1 && x.shape(0) < (size_t{1} << 31), "leaf: expected at least 1");
+        const FarInput input{static_cast<Family>(family),
+                             outputscale,
+                             alpha,
+                             static_cast<int>(x.shape(1)),
+                             static_cast<int64_t>(x.shape(0)),
+                             x.data(),
+                             {origin[0], origin[1], origin[2]},
+                             side,
+                             max_level,
+                             leaf,
+                             direct};
+        nb::gil_scoped_release released;
+        return FarPlan(find(instruction_set), input);
+    }
+
+    int64_t n_;
+    bool linked_ = false;
+    FarPlan plan_;
+};
+
 using Vector = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -260,6 +356,16 @@ NB_MODULE(_native, m) {
     using namespace megagp;
     bind_plan<float>(m, "Plan32");
     bind_plan<double>(m, "Plan64");
+    nb::class_<PyFarPlan>(m, "FarPlan")
+        .def(nb::init<int, double, double, Matrix, const std::vector<double>&, double, int, int64_t,
+                      double, const std::string&>(),
+             "family"_a, "outputscale"_a, "alpha"_a, "x"_a, "origin"_a, "side"_a, "max_level"_a,
+             "leaf"_a, "direct"_a, "instruction_set"_a)
+        .def("depth", &PyFarPlan::depth)
+        .def("link", &PyFarPlan::link, "degree"_a, "tables"_a, "cutoff"_a, "level"_a)
+        .def("matmul", &PyFarPlan::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_start"_a,
+             "share_stop"_a)
+        .def("statistics", &PyFarPlan::statistics);
     bind_joint<float>(m, "joint32");
     bind_joint<double>(m, "joint64");
     m.def(

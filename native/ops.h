@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 
+#include "far_ops.h"
 #include "joint_ops.h"
 
 namespace megagp {
@@ -126,7 +127,8 @@ struct InstructionSet {
     // hi + lo += values, each split on two grids (reproducible_sum.h); values = 0.
     void (*add_split)(double* values, int64_t count, double grid_hi, double grid_lo, double* hi,
                       double* lo);
-    JointOps joint32, joint64;           // by the precision of the factorisation
+    JointOps joint32, joint64;  // by the precision of the factorisation
+    FarOps far;
     double (*fma_rate)(double seconds);  // float32 multiply-adds per second of one thread, measured
 };
 

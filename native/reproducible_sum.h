@@ -40,6 +40,12 @@ class ReproducibleSums {
         isa_.add_split(values, count, magic_hi_, magic_lo_, hi_.data() + first, lo_.data() + first);
     }
 
+    // The same for sums [first, first + count), all of which lie in that chunk.
+    void take_at(int64_t chunk_index, int64_t first, double* values, int64_t count) {
+        std::lock_guard<std::mutex> lock(locks_[chunk_index]);
+        isa_.add_split(values, count, magic_hi_, magic_lo_, hi_.data() + first, lo_.data() + first);
+    }
+
     double operator[](int64_t s) const { return hi_.data()[s] + lo_.data()[s]; }
 
   private:

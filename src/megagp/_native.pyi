@@ -1,4 +1,4 @@
-from numpy import float32, float64, int64
+from numpy import float32, float64, int32, int64
 from numpy.typing import NDArray
 
 _Matrix = NDArray[float64]
@@ -29,6 +29,35 @@ class Plan32:
     def culling(self) -> tuple[int, int, float]: ...
 
 class Plan64(Plan32): ...
+
+class FarPlan:
+    def __init__(
+        self,
+        family: int,
+        outputscale: float,
+        alpha: float,
+        x: _Matrix,
+        origin: list[float],
+        side: float,
+        max_level: int,
+        leaf: int,
+        direct: float,
+        instruction_set: str,
+    ) -> None: ...
+    def depth(self) -> int: ...
+    def link(
+        self,
+        degree: int,
+        tables: list[
+            tuple[NDArray[int32], NDArray[float64], list[NDArray[float32]], list[NDArray[float32]]]
+        ],
+        cutoff: float,
+        level: float,
+    ) -> None: ...
+    def matmul(
+        self, v: _Matrix, out: _Matrix, threads: int, share_start: int, share_stop: int
+    ) -> None: ...
+    def statistics(self) -> list[float]: ...
 
 def joint_factor_size(neighbours: int, single: bool) -> int: ...
 def joint32(

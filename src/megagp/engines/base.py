@@ -92,10 +92,16 @@ class Statistics:
     """What a prepared product will skip, and the bound on what that costs.
 
     `culling_bound` is at least the spectral norm of what culling leaves out of K.
+    `far_fraction` of the entries are approximated by polynomials (NativeEngine), none of them by
+    more than `far_error`, all together by at most `far_bound` in the spectral norm. That is for one
+    right-hand side; with many, evaluating every entry may be faster, and is then done.
     """
 
     culled_fraction: float = 0.0
     culling_bound: float = 0.0
+    far_fraction: float = 0.0
+    far_error: float = 0.0
+    far_bound: float = 0.0
 
 
 class Prepared(ABC):

@@ -17,6 +17,13 @@ import torch
 from torch import Tensor
 
 from megagp.engines.base import WHOLE, Engine, Gradient, Prepared, Share, Statistics, Support
+from megagp.engines.far_field import (
+    MAX_DIMENSIONS,
+    MAX_EXTENT,
+    FarField,
+    Profile,
+    direct_cost,
+)
 from megagp.engines.ordering import kd_order
 from megagp.kernels import (
     RBF,
@@ -54,6 +61,10 @@ FAMILIES: dict[type[Kernel], int] = {
 
 MAX_COMPONENTS = 32  # as in native/ops.h
 ORDERED_MAX_D = 32  # boxes of a tile overlap nearly always beyond
+
+# From here on the far field's tables (made once) and cells are soon earned back, by dimension.
+FAR_POINTS = {1: 16_384, 2: 16_384, 3: 32_768}
+FAR_GAIN = 1.2  # by the estimates of costs, so that their errors do not make a product slower
 
 
 @dataclass(frozen=True)
@@ -102,11 +113,19 @@ class NativeEngine(Engine):
 
     threads: how many, by default as many as torch uses.
     instruction_set: "avx512", "avx2" or "baseline"; by default the best the machine has.
+    far_field: whether symmetric float32 products in up to three dimensions approximate far
+        pairs by polynomials (see Statistics for the bounds): None where it pays, True wherever
+        it can be done, False nowhere.
     """
 
     name = "native"
 
-    def __init__(self, threads: int | None = None, instruction_set: str | None = None) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        instruction_set: str | None = None,
+        far_field: bool | None = None,
+    ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(
                 f"threads: expected at least 1, got {threads}; leave it out for torch's number"
@@ -119,6 +138,7 @@ class NativeEngine(Engine):
                 f"got {instruction_set!r}; leave it out for the best"
             )
         self.instruction_set = instruction_set or (known[0] if known else "")
+        self.far_field = far_field
 
     def supports(self, kernel: Kernel, X: Tensor, Z: Tensor | None, dtype: torch.dtype) -> Support:
         if _missing:
@@ -178,14 +198,30 @@ class PreparedNative(Prepared):
 
     @cached_property
     def statistics(self) -> Statistics:
-        pairs, culled, bound = self._plan.culling()
-        return Statistics(culled / pairs, bound)
+        if not self._far_fields:
+            return Statistics(*self._culling)
+        parts = [field.statistics for field in self._far_fields]
+        return Statistics(
+            min(part.culled for part in parts),
+            sum(part.culling_bound for part in parts),
+            far_fraction=min(1 - part.near - part.culled for part in parts),
+            far_error=sum(part.error for part in parts),
+            far_bound=sum(part.bound for part in parts),
+        )
 
     def matmul(self, V: Tensor, share: Share = WHOLE) -> Tensor:
         out = torch.empty(len(self._X), V.shape[1], dtype=torch.float64)
-        if V.shape[1]:
-            v = V.detach().contiguous().numpy()
+        if not V.shape[1]:
+            return out
+        v = V.detach().contiguous().numpy()
+        if not self._far_pays(self._far_fields, V.shape[1]):
             self._plan.matmul(v, out.numpy(), self._threads, *share.interval)
+            return out
+        for p, field in enumerate(self._far_fields):
+            part = torch.empty_like(out) if p else out
+            field.matmul(v, part.numpy(), self._threads, share.interval)
+            if p:
+                out += part
         return out
 
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:
@@ -231,6 +267,53 @@ class PreparedNative(Prepared):
         if self._dtype == torch.float32 and any(type(c.leaf) is Matern12 for c in self._components):
             return self._make_plan(torch.float64, self._X, self._Z, self._cull_tolerance)
         return self._plan
+
+    @cached_property
+    def _culling(self) -> tuple[float, float]:
+        pairs, culled, bound = self._plan.culling()
+        return culled / pairs, bound
+
+    @cached_property
+    def _far_fields(self) -> list[FarField]:
+        """One for each component; none where entries are evaluated one and all."""
+        asked = self._engine.far_field
+        if asked is False or self._dtype != torch.float32 or self._Z is not None:
+            return []
+        if not all(c.leaf.stationary for c in self._components):
+            return []
+        n = len(self._X)
+        features = [c.features(self._centred(c, self._X)) for c in self._components]
+        for F in features:
+            d = F.shape[1]
+            if not 1 <= d <= MAX_DIMENSIONS or float(F.abs().max()) > MAX_EXTENT:
+                return []
+            if asked is None and n < FAR_POINTS[d]:
+                return []
+        fields: list[FarField] = []
+        for c, F in zip(self._components, features, strict=True):
+            scale = math.prod(float(self._values[name]) for name in c.scales)
+            alpha = float(self._values.get(f"{c.prefix}alpha", 1.0))
+            fields.append(
+                FarField(
+                    _native.FarPlan,
+                    Profile(RBF if type(c.leaf) is Periodic else type(c.leaf), alpha),
+                    c.family,
+                    scale,
+                    np.ascontiguousarray(F.numpy()),
+                    self._cull_tolerance / len(features),
+                    self._engine.instruction_set,
+                )
+            )
+            if not self._far_pays(fields, 1):
+                return []
+        return fields
+
+    def _far_pays(self, fields: list[FarField], t: int) -> bool:
+        """Right-hand sides share entries that are evaluated, but not what goes far."""
+        if self._engine.far_field or not fields:
+            return bool(fields)
+        direct = len(self._components) * direct_cost(len(self._X), self._culling[0], t)
+        return FAR_GAIN * sum(field.cost(t) for field in fields) < direct
 
     def _centred(self, component: Component, X: Tensor) -> Tensor:
         # An offset costs digits in sums over features and changes nothing in what they mean.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megagp.report.entries import method_name
+from megagp.report.power_law import PowerLaw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,6 +89,18 @@ class Figure:
 
 def style(method: str) -> tuple[str, str, str]:
     return STYLES.get(method, OTHER)
+
+
+def plot_law(
+    ax: Axes, method: str, points: list[tuple[float, float]], law: PowerLaw | None
+) -> None:
+    """Points of a method, and the power law through them if there is one."""
+    color, marker, _ = style(method)
+    label = None if law is None else f"n^{law.slope:.2f}"
+    ax.plot(*zip(*points, strict=True), marker, color=color, label=label)
+    if law is not None:
+        ends = [min(x for x, _ in points), max(x for x, _ in points)]
+        ax.plot(ends, [law(x) for x in ends], color=color, lw=1)
 
 
 def require() -> None:

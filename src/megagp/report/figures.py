@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from megagp.report import numerals, paper, power_law
-from megagp.report.drawing import INK, Figure, Panel, style
+from megagp.report.drawing import INK, Figure, Panel, plot_law, style
 from megagp.report.entries import Entry, Number, method_name
 from megagp.report.tables import EVIDENCE, SUITES
 
@@ -165,13 +165,7 @@ def _times_panel(suite: str, series: dict[str, list[tuple[float, float]]]) -> Pa
         published = _published_times(suite)
         ax.plot(*zip(*published, strict=True), "o", mfc="none", mec=INK, alpha=0.45, zorder=1)
         for method, points in series.items():
-            color, marker, _ = style(method)
-            law = laws[method]
-            label = None if law is None else f"n^{law.slope:.2f}"
-            ax.plot(*zip(*points, strict=True), marker, color=color, label=label)
-            if law is not None:
-                ends = [min(n for n, _ in points), max(n for n, _ in points)]
-                ax.plot(ends, [law(n) for n in ends], color=color, lw=1)
+            plot_law(ax, method, points, laws[method])
         if any(laws.values()):
             ax.legend(loc="upper left", ncols=2, handlelength=1, columnspacing=1)
 
@@ -313,7 +307,8 @@ def lengthscales(entries: list[Entry]) -> Figure:
     return Figure(
         "lengthscales",
         "Learned lengthscales",
-        "One lengthscale for each input, in standard deviations of that input, a point for each "
+        "One lengthscale for each input, in standard deviations of that input (of the scores, where "
+        "inputs count by rank), a point for each "
         "seed. The shorter, the more the prediction depends on the input; far above 1 an input "
         "hardly matters.",
         panels,

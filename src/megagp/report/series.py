@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from megagp.report import power_law
-from megagp.report.drawing import INK, Figure, Panel, style
+from megagp.report.drawing import INK, Figure, Panel, plot_law, style
 from megagp.report.entries import Entry, method_name
 from megagp.report.figures import training_seconds
 from megagp.report.tables import SUITES
@@ -143,13 +143,7 @@ def _growth(place: str, members: list[Entry]) -> list[Panel]:
 
     def draw(ax: Axes) -> None:
         for method, points in series.items():
-            color, marker, _ = style(method)
-            law = laws[method]
-            label = None if law is None else f"n^{law.slope:.2f}"
-            ax.plot(*zip(*points, strict=True), marker, color=color, label=label)
-            if law is not None:
-                ends = [points[0][0], points[-1][0]]
-                ax.plot(ends, [law(x) for x in ends], color=color, lw=1)
+            plot_law(ax, method, points, laws[method])
         ax.set(xscale="log", yscale="log", xlabel="training points n", ylabel="seconds")
         if any(laws.values()):
             ax.legend(loc="upper left", handlelength=1)

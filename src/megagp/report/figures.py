@@ -308,8 +308,8 @@ def lengthscales(entries: list[Entry]) -> Figure:
         "lengthscales",
         "Learned lengthscales",
         "One lengthscale for each input, in standard deviations of that input (of its scores, "
-        "where inputs count by rank), a point for each seed. The shorter, the more the prediction depends on the input; far above 1 an input "
-        "hardly matters.",
+        "where inputs count by rank), a point for each seed. The shorter, the more the prediction "
+        "depends on the input; far above 1 an input hardly matters.",
         panels,
         _distinct(entry.method for entry in chosen),
     )

@@ -17,6 +17,7 @@ from megagp.kernels import Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky, greedy_pivots, random_pivots
 from megagp.solvers import ConvergenceWarning, solve
+from megagp.training import objective
 
 
 def data(n: int, d: int = 3) -> tuple[Any, Any]:
@@ -209,3 +210,28 @@ def threads_and_speeds() -> dict[str, Any]:
 
     group.speed = lambda: 2.0 - rank
     return {"threads": threads, "weights": distributed.current().weights}
+
+
+class StoppedError(Exception):
+    """A fit that was made to end early."""
+
+
+def fit_until(folder: str, limit: int | None) -> dict[str, Any]:
+    """The small fit with a checkpoint; all ranks stop before the evaluation after `limit`."""
+    ranks = distributed.join(60.0)
+    evaluate, made = objective.stochastic, 0
+
+    def limited(*args: Any, **options: Any) -> Any:
+        nonlocal made
+        if made == limit:
+            raise StoppedError
+        made += 1
+        return evaluate(*args, **options)
+
+    objective.stochastic = limited
+    X, y = data(1600)
+    try:
+        model = small_regressor(folder).fit(X, y)
+    except StoppedError:
+        return {"made": made, "size": ranks.size}
+    return {"made": made, "size": ranks.size, "mean": model.predict(X[:20])}

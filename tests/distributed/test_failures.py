@@ -94,3 +94,16 @@ def test_a_job_comes_back_from_its_checkpoint_when_a_rank_has_died(tmp_path):
     assert 0 < made < expected.n_iter_  # the rest came from the checkpoint
     found = megagp.load(tmp_path / "model.mgp")
     np.testing.assert_allclose(found.predict(X[:20]), expected.predict(X[:20]), rtol=1e-5)
+
+
+def test_another_number_of_ranks_goes_on(tmp_path):
+    begun = ranks.run(2, programs.fit_until, str(tmp_path), 2)
+    assert [found["made"] for found in begun] == [2, 2]
+    assert "mean" not in begun[0]
+    resumed = ranks.run(3, programs.fit_until, str(tmp_path), None)
+    X, y = programs.data(1600)
+    expected = programs.small_regressor(None).fit(X, y)
+    for found in resumed:
+        assert found["size"] == 3
+        assert found["made"] == expected.n_iter_ - 2  # the rest came from the checkpoint
+        np.testing.assert_allclose(found["mean"], expected.predict(X[:20]), rtol=1e-5)

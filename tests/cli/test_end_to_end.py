@@ -120,3 +120,30 @@ def test_ctrl_c_ends_with_one_line(folder):
     assert process.returncode == 130
     assert rest.splitlines()[-1] == "megagp: interrupted"
     assert "Traceback" not in rest
+
+
+def test_plan_says_what_a_fit_will_take():
+    one, eight = (
+        run("plan", "--n", "1_311_539", "--d", 9, "--device", "a100", "--devices", devices).stdout
+        for devices in (1, 8)
+    )
+    assert "1,311,539 x 9 on 8 devices" in eight
+    for word in ("memory per device", "partitions", "kernel evaluations", "communication"):
+        assert word in eight
+    assert "communication per device: 0" in one or "communication per device: none" in one
+    # Underscores and exponents are numbers of points, too.
+    twice = [run("plan", "--n", n, "--d", 4, "--device", "h100").stdout for n in ("1e5", "100_000")]
+    assert twice[0] == twice[1]
+
+
+def test_plan_for_this_machine_is_a_measurement():
+    found = run("plan", "--n", "20_000", "--d", 3)
+    assert "measuring this machine" in found.stderr
+    assert "20,000 x 3" in found.stdout
+
+
+@pytest.mark.parametrize("n", ["many", "0", "1.5"])
+def test_plan_wants_a_number_of_points(n):
+    result = CliRunner().invoke(app, ["plan", "--n", n, "--d", "3"])
+    assert result.exit_code == 1
+    assert f"--n: expected a whole number of points, got '{n}'" in result.stderr

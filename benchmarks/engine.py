@@ -196,15 +196,18 @@ def measure_gradient(n: int, rounds: int) -> dict[str, float]:
 
 
 def measure_culling(n: int, rounds: int) -> dict[str, float]:
-    """Clustered 3-d data, lengthscale 1 % of the extent, against the unculled product."""
+    """Clustered 3-d data, lengthscale 1 % of the extent, against the unculled product.
+
+    Without the far field, which is as quick with culling as without.
+    """
     rng = np.random.default_rng(0)
     centres = rng.uniform(0, 1, (60, 3))
     X = centres[rng.integers(0, 60, n)] + 0.02 * rng.standard_normal((n, 3))
     V = torch.from_numpy(rng.standard_normal((n, 1)))
     extent = float((X.max(axis=0) - X.min(axis=0)).max())
     k = kernels.Matern32(0.01 * extent)
-    culled = KernelOperator(X, k, engine="native")
-    whole = KernelOperator(X, k, engine="native", cull_tolerance=0.0)
+    culled = KernelOperator(X, k, engine=NativeEngine(far_field=False))
+    whole = KernelOperator(X, k, engine=NativeEngine(far_field=False), cull_tolerance=0.0)
     culled_s = whole_s = math.inf
     for _ in range(rounds):
         culled_s = min(culled_s, seconds(lambda: culled.matmul(V)))

@@ -17,24 +17,26 @@ from megagp.training import Recipe, Solving
 class Typical:
     """What solves and searches needed on the robot arm (6 joints).
 
-    rank, iterations: a solve at this rank on `points` points took so many; more as the root
-    of n, fewer as a power of the rank (preconditioners/rank.py). alone: times as many
-    without neighbours in the preconditioner.
+    rank, neighbours, iterations: a solve with such a preconditioner on `points` points took so
+    many; more as n^growth, fewer as a power of the rank (preconditioners/rank.py) and as the
+    root of the neighbours. alone: times as many without neighbours.
     width: of the columns, the share that is still iterated on average.
     last: iterations of the solve for predictions, which starts from what training left.
     searched, finetuned, dense: evaluations per step that a search is allowed: on a subset,
     on everything, and by the dense way.
     """
 
-    rank: int = 1000
-    iterations: float = 8.0
-    points: int = 10_000
+    rank: int = 400
+    neighbours: int = 24
+    iterations: float = 12.0
+    points: int = 50_000
+    growth: float = 0.15
     alone: float = 4.0
     width: float = 0.8
-    last: float = 0.0
-    searched: float = 1.2
-    finetuned: float = 1.3
-    dense: float = 0.8
+    last: float = 2.0
+    searched: float = 0.85
+    finetuned: float = 1.0
+    dense: float = 0.3
 
 
 TYPICAL = Typical()
@@ -129,8 +131,8 @@ def _leg(
     if points <= solving.dense_below:
         return Leg(name, points, columns, evaluations, 0.0, 0, 1.0, 0, 0)
     m = solving.neighbours_for(points)
-    grown = typical.iterations * math.sqrt(points / typical.points)
-    grown *= 1.0 if m else typical.alone
+    grown = typical.iterations * (points / typical.points) ** typical.growth
+    grown *= math.sqrt(typical.neighbours / m) if m else typical.alone
     rank = solving.rank
     if rank is None:
         seen = typical.rank, grown

@@ -474,9 +474,7 @@ class GPRegressor(Regressor):
     def _solving(self, ranks: Ranks) -> Solving:
         return Solving(
             rtol=self.training_rtol,
-            probe_rtol=max(
-                self.training_rtol, min(LARGEST_PROBE_RTOL, PROBE_SLACK * self.training_rtol)
-            ),
+            probe_rtol=self._probe_rtol(),
             # A tolerance that zero meets needs iterations all the same; ten, as in the paper's.
             min_iter=10 if self.training_rtol >= 1 else 0,
             max_iter=min(self.max_iter, TRAINING_ITERATIONS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from megagp.report import numerals, paper, power_law
@@ -247,6 +247,12 @@ def mean_curve(curves: list[list[tuple[float, float]]]) -> list[tuple[float, flo
     return [(nominal, sum(values) / len(values)) for nominal, values in sorted(found.items())]
 
 
+def _by_place(chosen: list[Entry], panel: Callable[[str, list[Entry]], Panel]) -> list[Panel]:
+    """A panel for each data set, of the entries that are of it."""
+    places = dict.fromkeys(_place(entry) for entry in chosen)
+    return [panel(place, [e for e in chosen if _place(e) == place]) for place in places]
+
+
 def convergence(entries: list[Entry]) -> Figure:
     """Residual over iterations of the solve behind predictions, a panel for each data set."""
     chosen = [
@@ -254,9 +260,7 @@ def convergence(entries: list[Entry]) -> Figure:
         for entry in entries
         if entry.suite in EVIDENCE and any(run.residuals for run in entry.done)
     ]
-    panels = []
-    for place in dict.fromkeys(_place(entry) for entry in chosen):
-        panels.append(_convergence_panel(place, [e for e in chosen if _place(e) == place]))
+    panels = _by_place(chosen, _convergence_panel)
     return Figure(
         "convergence",
         "Convergence of conjugate gradients",
@@ -301,9 +305,7 @@ def lengthscales(entries: list[Entry]) -> Figure:
         and paper.family(entry.method) == "exact"
         and any(len(run.lengthscale) > 1 for run in entry.done)
     ]
-    panels = []
-    for place in dict.fromkeys(_place(entry) for entry in chosen):
-        panels.append(_lengthscale_panel(place, [e for e in chosen if _place(e) == place]))
+    panels = _by_place(chosen, _lengthscale_panel)
     return Figure(
         "lengthscales",
         "Learned lengthscales",

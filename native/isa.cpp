@@ -18,6 +18,8 @@ namespace {
 //
 #include "joint.h"
 //
+#include "vecchia.h"
+//
 #include "far.h"
 
 void add_split(double* __restrict values, int64_t count, double grid_hi, double grid_lo,
@@ -72,6 +74,8 @@ const InstructionSet instruction_set = {
     add_split,
     {factor_size<float>, joint_room<float>, factorise_cell<float>, cell_variance<float>},
     {factor_size<double>, joint_room<double>, factorise_cell<double>, cell_variance<double>},
+    {vecchia_room, vecchia_rows<float>},
+    {vecchia_room, vecchia_rows<double>},
     {near_block, translate, reflect, add_reflected, moments, evaluate},
     fma_rate,
 };

@@ -16,20 +16,27 @@ std::vector<double> scaled(const double* x, int64_t count, double factor) {
 
 }  // namespace
 
+std::vector<JointComponent> scaled_components(const std::vector<ComponentInput>& inputs, int64_t n,
+                                              int64_t t, std::vector<std::vector<double>>& room) {
+    std::vector<JointComponent> components;
+    for (const ComponentInput& in : inputs) {
+        const double factor = feature_scale(in.family, in.alpha);
+        room.push_back(scaled(in.x, n * in.d, factor));
+        const double* x = room.back().data();
+        room.push_back(scaled(in.z, t * in.d, factor));
+        components.push_back({static_cast<int>(in.family), in.outputscale, in.alpha,
+                              static_cast<int>(in.d), x, room.back().data()});
+    }
+    return components;
+}
+
 std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
                                          const JointInput& input,
                                          const std::vector<JointCell>& cells, const Run& run,
                                          double* out) {
     std::vector<std::vector<double>> points;
-    std::vector<JointComponent> components;
-    for (const ComponentInput& in : input.components) {
-        const double factor = feature_scale(in.family, in.alpha);
-        points.push_back(scaled(in.x, input.n * in.d, factor));
-        const double* x = points.back().data();
-        points.push_back(scaled(in.z, input.t * in.d, factor));
-        components.push_back({static_cast<int>(in.family), in.outputscale, in.alpha,
-                              static_cast<int>(in.d), x, points.back().data()});
-    }
+    const std::vector<JointComponent> components =
+        scaled_components(input.components, input.n, input.t, points);
     const JointJob job{components.data(), static_cast<int>(components.size()),
                        input.noise,       input.F,
                        input.k,           input.prior,

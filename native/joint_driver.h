@@ -16,6 +16,10 @@ struct JointInput {
     double jitter, tolerance;  // see JointJob
 };
 
+// Features scaled as radial.h wants them, at n training and t new points; `room` keeps them.
+std::vector<JointComponent> scaled_components(const std::vector<ComponentInput>& inputs, int64_t n,
+                                              int64_t t, std::vector<std::vector<double>>& room);
+
 // Makes the factors that are not there yet and writes the latent variances (t) to out. Returns how
 // each cell came out. A cell is one thread's from start to end: the result does not depend on their
 // number.

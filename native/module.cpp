@@ -15,6 +15,7 @@
 #include "driver.h"
 #include "far_driver.h"
 #include "joint_driver.h"
+#include "vecchia_driver.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -335,6 +336,49 @@ void bind_joint(nb::module_& m, const char* name) {
           "threads"_a, "instruction_set"_a);
 }
 
+// w and v (vecchia_ops.h) of points first .. first + rows given their predecessors, rows x m.
+template <class T>
+void vecchia_weights(const std::vector<Input>& inputs, Vector noise,
+                     nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> L,
+                     nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> nearest,
+                     int64_t first, double least, Output w,
+                     nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> v, int threads,
+                     const std::string& instruction_set) {
+    const InstructionSet& isa = find(instruction_set);
+    const Run run = make_run(threads, 0, 1);
+    const int64_t n = static_cast<int64_t>(noise.shape(0)),
+                  rows = static_cast<int64_t>(nearest.shape(0)),
+                  m = static_cast<int64_t>(nearest.shape(1));
+    expect(static_cast<int64_t>(L.shape(0)) == n, "L: expected n x k");
+    expect(first >= 0 && first + rows <= n, "first: expected rows within the n points");
+    expect(m <= VECCHIA_MOST, "nearest: expected at most 512 predecessors");
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < m; ++j)
+            expect(nearest(r, j) >= -1 && nearest(r, j) < n, "nearest: expected points, or -1");
+    expect(static_cast<int64_t>(w.shape(0)) == rows && static_cast<int64_t>(w.shape(1)) == m,
+           "w: expected rows x m");
+    expect(static_cast<int64_t>(v.shape(0)) == rows, "v: expected one entry per row");
+    expect(!inputs.empty() && inputs.size() <= MAX_COMPONENTS, "components: expected 1 to 32");
+    std::vector<ComponentInput> components;
+    for (const Input& in : inputs) components.push_back(joint_component(in, n, 0));
+    const VecchiaJob<T> job{
+        nullptr,        0, noise.data(), L.data(), static_cast<int64_t>(L.shape(1)),
+        nearest.data(), m, first,        least};
+    unlocked([&] {
+        if constexpr (sizeof(T) == 4)
+            vecchia(isa.vecchia32, job, components, n, rows, run, w.data(), v.data());
+        else
+            vecchia(isa.vecchia64, job, components, n, rows, run, w.data(), v.data());
+    });
+}
+
+template <class T>
+void bind_vecchia(nb::module_& m, const char* name) {
+    m.def(name, &vecchia_weights<T>, "components"_a, "noise"_a, "L"_a.noconvert(),
+          "nearest"_a.noconvert(), "first"_a, "least"_a, "w"_a.noconvert(), "v"_a.noconvert(),
+          "threads"_a, "instruction_set"_a);
+}
+
 template <class T>
 void bind_plan(nb::module_& m, const char* name) {
     using P = PyPlan<T>;
@@ -368,6 +412,8 @@ NB_MODULE(_native, m) {
         .def("statistics", &PyFarPlan::statistics);
     bind_joint<float>(m, "joint32");
     bind_joint<double>(m, "joint64");
+    bind_vecchia<float>(m, "vecchia32");
+    bind_vecchia<double>(m, "vecchia64");
     m.def(
         "joint_factor_size",
         [](int64_t neighbours, bool single) {

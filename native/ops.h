@@ -8,6 +8,7 @@
 
 #include "far_ops.h"
 #include "joint_ops.h"
+#include "vecchia_ops.h"
 
 namespace megagp {
 
@@ -127,7 +128,9 @@ struct InstructionSet {
     // hi + lo += values, each split on two grids (reproducible_sum.h); values = 0.
     void (*add_split)(double* values, int64_t count, double grid_hi, double grid_lo, double* hi,
                       double* lo);
-    JointOps joint32, joint64;  // by the precision of the factorisation
+    JointOps joint32, joint64;    // by the precision of the factorisation
+    VecchiaOps<float> vecchia32;  // by the precision of L
+    VecchiaOps<double> vecchia64;
     FarOps far;
     double (*fma_rate)(double seconds);  // float32 multiply-adds per second of one thread, measured
 };

@@ -79,5 +79,20 @@ def joint32(
 
 joint64 = joint32
 
+def vecchia32(
+    components: list[_Component],
+    noise: NDArray[float64],
+    L: NDArray[float32] | _Matrix,
+    nearest: NDArray[int64],
+    first: int,
+    least: float,
+    w: _Matrix,
+    v: NDArray[float64],
+    threads: int,
+    instruction_set: str,
+) -> None: ...
+
+vecchia64 = vecchia32
+
 def instruction_sets() -> list[str]: ...
 def fma_rate(instruction_set: str, seconds: float) -> float: ...

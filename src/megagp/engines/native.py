@@ -60,11 +60,17 @@ FAMILIES: dict[type[Kernel], int] = {
 }
 
 MAX_COMPONENTS = 32  # as in native/ops.h
+VECCHIA_MOST = 512  # as in native/vecchia_ops.h
 ORDERED_MAX_D = 32  # boxes of a tile overlap nearly always beyond
 
 # From here on the far field's tables (made once) and cells are soon earned back, by dimension.
 FAR_POINTS = {1: 16_384, 2: 16_384, 3: 32_768}
 FAR_GAIN = 1.2  # by the estimates of costs, so that their errors do not make a product slower
+
+
+# Family, outputscale, alpha, and features at the two sets of points.
+Array = np.typing.NDArray[np.float64]
+ComponentInput = tuple[int, float, float, Array, Array]
 
 
 @dataclass(frozen=True)
@@ -397,3 +403,46 @@ def joint_variance(single: bool, *arguments: Any) -> list[int]:
     arguments: as in _native.pyi. Returns the JointQuality of each cell.
     """
     return (_native.joint32 if single else _native.joint64)(*arguments)
+
+
+def vecchia_weights(
+    kernel: Kernel,
+    X: Tensor,
+    noise: Tensor,
+    L: Tensor,
+    nearest: np.typing.NDArray[np.int64],
+    first: int,
+    least: float,
+    instruction_set: str = "",
+) -> tuple[Tensor, Tensor]:
+    """w and v of points first .. first + rows given their predecessors; native/vecchia_ops.h."""
+    w = torch.empty(nearest.shape, dtype=torch.float64)
+    v = torch.empty(len(nearest), dtype=torch.float64)
+    L = L.contiguous()
+    weigh = _native.vecchia32 if L.dtype == torch.float32 else _native.vecchia64
+    weigh(
+        component_inputs(kernel, X, X[:0]),
+        noise.contiguous().numpy(),
+        L.numpy(),
+        np.ascontiguousarray(nearest),
+        first,
+        least,
+        w.numpy(),
+        v.numpy(),
+        torch.get_num_threads(),
+        instruction_set,
+    )
+    return w, v
+
+
+def component_inputs(kernel: Kernel, X: Tensor, Z: Tensor) -> list[ComponentInput]:
+    """The kernel's terms as the core takes them, with features at both sets of points."""
+    values = kernel.values()
+    inputs = []
+    with torch.no_grad():
+        for c in components(kernel):
+            scale = math.prod(float(values[name]) for name in c.scales)
+            alpha = float(values.get(f"{c.prefix}alpha", 1.0))
+            x, z = (c.features(P).contiguous().numpy() for P in (X, Z))
+            inputs.append((c.family, scale, alpha, x, z))
+    return inputs

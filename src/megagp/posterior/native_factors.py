@@ -10,7 +10,6 @@ raises it by more than TOLERANCE is factorised in float64.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megagp.engines.native import Component, components, joint_factor_size, joint_variance
+from megagp.engines.native import component_inputs, joint_factor_size, joint_variance
 from megagp.kernels import Kernel
 from megagp.neighbours import chunks
 from megagp.posterior.cell_factors import (
@@ -56,10 +55,8 @@ class NativeFactors(CellFactors):
         instruction_set: str = "",
     ) -> None:
         super().__init__(kernel, X, noise, rows_of_F, nearest, budget)
-        self._components = components(kernel)
-        values = kernel.values()
-        self._scales = [math.prod(float(values[s]) for s in c.scales) for c in self._components]
-        self._alphas = [float(values.get(f"{c.prefix}alpha", 1.0)) for c in self._components]
+        terms = component_inputs(kernel, X[:0], X[:0])
+        self._scale = sum(outputscale for _, outputscale, *_ in terms)
         self._instruction_set = instruction_set
         self._double: set[int] = set()
 
@@ -70,9 +67,8 @@ class NativeFactors(CellFactors):
         missed = self._all(single, x, prior, B, out, single=True, jitter=0.0)
         self._double |= {c for c, _ in missed}
         left = [run for run in runs if run[0] in self._double]
-        scale = sum(self._scales)
         for jitter in JITTERS:
-            left = self._all(left, x, prior, B, out, single=False, jitter=jitter * scale)
+            left = self._all(left, x, prior, B, out, single=False, jitter=jitter * self._scale)
         if left:
             raise not_positive()
         return out
@@ -125,7 +121,7 @@ class NativeFactors(CellFactors):
         ]
         quality = joint_variance(
             single,
-            self._parts(self._X[rows], x),
+            component_inputs(self._kernel, self._X[rows], x),
             _array(self._noise[rows]),
             _array(F),
             _array(prior),
@@ -145,21 +141,10 @@ class NativeFactors(CellFactors):
                 self._keep(c, factor, factor.nbytes)
         return quality
 
-    def _parts(self, X: Tensor, x: Tensor) -> list[tuple[int, float, float, Any, Any]]:
-        """The kernel's terms as the core takes them, with features of training and new points."""
-        return [
-            (c.family, scale, alpha, _features(c, X), _features(c, x))
-            for c, scale, alpha in zip(self._components, self._scales, self._alphas, strict=True)
-        ]
-
 
 def _empty(size: int, single: bool) -> NDArray[Any]:
     """Made by torch, whose arrays start where vectors may."""
     return _array(torch.empty(size, dtype=torch.float32 if single else torch.float64))
-
-
-def _features(component: Component, X: Tensor) -> NDArray[np.float64]:
-    return _array(component.features(X))
 
 
 def _array(T: Tensor) -> NDArray[Any]:

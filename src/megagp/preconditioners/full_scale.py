@@ -23,14 +23,9 @@ from scipy.sparse.linalg import spsolve_triangular
 from torch import Tensor
 
 from megagp.covariance import Covariance
-from megagp.kernels import evaluate_batch
 from megagp.preconditioners.pivoted_cholesky import CHUNK, low_rank, pieces
 from megagp.preconditioners.predecessors import Predecessors
-
-# Neighbours whose rows of L are gathered at once.
-GATHERED = 6144
-# What is left of a variance is at least the noise; rounding may say less, but not below this.
-LEAST = 0.5
+from megagp.preconditioners.vecchia import predict
 
 
 class FullScale:
@@ -109,13 +104,7 @@ def _inverse_factor(
 ) -> tuple[csr_array, float]:
     """U in CSR, and Σ log v; rows `own` are made here, the others by other ranks."""
     n, m = nearest.shape
-    found = torch.zeros(own.stop - own.start, m + 1, dtype=torch.float64)
-    N = torch.from_numpy(nearest)
-    for rows in pieces(own, max(1, GATHERED // max(1, m))):
-        w, v = _predict(covariance, L, torch.arange(rows.start, rows.stop), N[rows])
-        here = slice(rows.start - own.start, rows.stop - own.start)
-        found[here, :m], found[here, m] = w, v
-    found = covariance.ranks.gather(found, n)
+    found = covariance.ranks.gather(torch.column_stack(predict(covariance, L, nearest, own)), n)
     weights, v = found[:, :m], found[:, m]
     scale = v.rsqrt()
     there = nearest >= 0
@@ -141,30 +130,3 @@ def _times(U: csr_array, L: Tensor, order: NDArray[np.int64], own: slice) -> Ten
         rows = mine[max(0, end - CHUNK) : end]
         entries[rows] = U[rows].astype(entries.dtype) @ entries
     return L if own.stop - own.start == len(L) else L[own].clone()
-
-
-def _predict(covariance: Covariance, L: Tensor, rows: Tensor, N: Tensor) -> tuple[Tensor, Tensor]:
-    """w and v of these rows, given their predecessors N (c x m; -1 for none)."""
-    operator, noise = covariance.operator, covariance.noise
-    kernel = operator.kernel.on("cpu", torch.float64)
-    there = N >= 0
-    N = N.clamp(min=0)
-    X = operator.X
-    L_i, L_N = L[rows], L.index_select(0, N.reshape(-1)).view(*N.shape, L.shape[1])
-    total = kernel.diagonal(X[rows]) + noise[rows] - L_i.square().sum(1)
-    v = total.clone()
-    if not N.shape[1]:
-        return v.new_zeros(N.shape), v.maximum(LEAST * noise[rows])
-    R = evaluate_batch(kernel, X[N], X[N]) - L_N @ L_N.mT
-    c = evaluate_batch(kernel, X[rows][:, None], X[N])[:, 0] - (L_N @ L_i[:, :, None])[:, :, 0]
-    # Where there is no predecessor: an independent one with variance 1.
-    R *= there[:, :, None] & there[:, None, :]
-    R.diagonal(dim1=1, dim2=2).add_(torch.where(there, noise[N], 1.0))
-    c = torch.where(there, c, 0.0)
-    C, failed = torch.linalg.cholesky_ex(R.double())
-    w = torch.cholesky_solve(c[:, :, None], C)[:, :, 0]
-    # Rounding has spoilt R: such points stay alone.
-    spoilt = (failed > 0) | ~w.isfinite().all(1)
-    w[spoilt] = 0.0
-    v = total - (w * c).sum(1)
-    return w, v.maximum(LEAST * noise[rows])

@@ -1,0 +1,16 @@
+// Rows of Vecchia's inverse factor, by threads.
+#pragma once
+#include <vector>
+
+#include "driver.h"
+
+namespace megagp {
+
+// Weights w (rows x m) and variances v (rows) of the job's rows; its components are filled in from
+// `components`, whose x are features of the n points.
+template <class T>
+void vecchia(const VecchiaOps<T>& ops, VecchiaJob<T> job,
+             const std::vector<ComponentInput>& components, int64_t n, int64_t rows, const Run& run,
+             double* w, double* v);
+
+}  // namespace megagp

@@ -376,7 +376,8 @@ class PreparedNative(Prepared):
         points = [self._centred(component, P) for P in (self._X, self._Z) if P is not None]
         points = [P.requires_grad_() for P in (P.clone() for P in points)]
         features = [bound.features(P) for P in points]
-        terms = torch.autograd.grad(features, [*leaves.values(), *points], g)
+        total = torch.stack([(F * G).sum() for F, G in zip(features, g, strict=True)]).sum()
+        terms = torch.autograd.grad(total, [*leaves.values(), *points])
         for name, term in zip(names, terms, strict=False):
             full = component.prefix + name
             if full in totals:

@@ -37,6 +37,13 @@ def test_a_subset_is_of_the_training_part_alone():
     assert len(prepare(DATA, 0, 10**6).X_train) == len(whole.X_train)
 
 
+def test_a_subset_needs_not_all_test_points(monkeypatch):
+    monkeypatch.setattr("megagp.experiments.data.SUBSET_TEST", 20)
+    whole, some = prepare(DATA, 0, None), prepare(DATA, 0, 50)
+    assert (len(some.X_test), len(some.y_test)) == (20, 20)
+    assert len(whole.X_test) == len(prepare(DATA, 0, 10**6).X_test) == 60
+
+
 def test_scores_are_those_of_the_estimator():
     data = by_hand()
     found = measure(Run("table1", DATA, "exact", 0, None, {"ard": False}))

@@ -6,7 +6,7 @@ from scipy.optimize import minimize
 
 from megagp.kernels import Hyperparameter, Matern32
 from megagp.training.optimisers import WILD, adam, lbfgs
-from megagp.training.parameters import Parameters
+from megagp.training.parameters import LARGEST_RATIO, Parameters
 
 
 class Bowl:
@@ -74,6 +74,26 @@ def test_stays_within_bounds(name):
     run(name, objective, 300)
     assert objective.parameters.get()[3] == pytest.approx(np.log(1e-4))
     assert all(theta[3] >= np.log(1e-4) - 1e-12 for theta, _ in objective.calls)
+
+
+def test_lbfgs_follows_the_largest_ratio_of_outputscale_to_noise():
+    # The least distance to the centre on the line log outputscale = log noise + c.
+    c, outputscale, noise = np.log(LARGEST_RATIO), 6.0, -7.0
+    objective = Bowl([0.7, -0.5, outputscale, noise])
+    run("lbfgs", objective)
+    on_the_line = (outputscale - c + noise) / 2
+    expected = [0.7, -0.5, on_the_line + c, on_the_line]
+    np.testing.assert_allclose(objective.parameters.get(), expected, atol=1e-3)
+
+
+def test_lbfgs_does_not_drift_uphill_within_the_noise():
+    objective = Bowl(CENTRE, lambda call, theta, loss, slope: (0.9 * call, slope))
+    objective.noise_level = 1.0
+    objective.scale = 1e3
+    run("lbfgs", objective)
+    # The second step is above the first loss by more than the noise, however short.
+    assert len(objective.calls) <= 6
+    np.testing.assert_allclose(objective.parameters.get(), objective.calls[0][0])
 
 
 class Valley(Bowl):

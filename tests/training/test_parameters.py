@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from megagp.kernels import RBF, Hyperparameter, Matern32, Periodic
-from megagp.training.parameters import BOUNDS, OTHERWISE, Parameters
+from megagp.training.parameters import BOUNDS, LARGEST_RATIO, OTHERWISE, Parameters
 
 
 def parameters(kernel, noise=0.1, floor=1e-4):
@@ -78,3 +78,27 @@ def test_bounds():
     assert low[3] == pytest.approx(0.02)
     inside = np.zeros(4)
     np.testing.assert_array_equal(found.clip(inside), inside)
+
+
+def test_directions_leave_out_what_pushes_against_a_bound():
+    found, _ = parameters(Matern32([1.0, 2.0]))
+    theta = found.lower + 1.0
+    theta[0] = found.lower[0]
+    Z, free = found.directions(theta, np.ones(4))
+    assert free.tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(Z, np.eye(4)[:, 1:])
+    assert found.directions(theta, -np.ones(4))[1].tolist() == [0, 1, 2, 3]
+
+
+def test_the_outputscale_at_its_largest_ratio_goes_with_the_noise():
+    found, _ = parameters(Matern32(1.0))
+    theta = np.array([0.0, 5.0, 5.0 - np.log(LARGEST_RATIO)])
+    Z, free = found.directions(theta, np.array([1.0, -1.0, 0.5]))
+    assert free.tolist() == [0, 2]
+    np.testing.assert_array_equal(Z, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    # At the floor of the noise, where both would fall together, neither moves.
+    theta[2] = found.lower[2]
+    theta[1] = theta[2] + np.log(LARGEST_RATIO)
+    assert found.directions(theta, np.array([1.0, -1.0, 1.5]))[1].tolist() == [0]
+    # An outputscale that would rather be less is free.
+    assert found.directions(theta, np.array([1.0, 1.0, -1.5]))[1].tolist() == [0, 1, 2]

@@ -20,6 +20,7 @@ MEMORY = 10
 FIRST = 0.5
 SHORTENED = 4
 CAUTIOUS = 0.3
+IDLE = 2  # steps without a lower loss, that end a search
 NO_START = (
     "kernel: expected a finite likelihood at the starting hyperparameters, got none; "
     "raise noise_floor, or start from other values"
@@ -76,13 +77,13 @@ def lbfgs(
 
     Departures from the textbook, and why:
 
-    1. A step is taken if the loss does not rise by more than its noise, which comes from few
-       probes and loose solves: a search for curvature conditions would chase that.
-    2. It ends when the decrease that its model promises is within the noise, or when a step
-       shortened SHORTENED times is still not good enough (the memory of another search is
-       dropped first).
+    1. A step is taken if the loss is above the least so far by no more than its noise, which
+       comes from few probes and loose solves: a search for curvature conditions would chase that.
+    2. It ends when the decrease that its model promises is within the noise, when IDLE steps
+       running brought none, or when a step shortened SHORTENED times is still not good enough
+       (the memory of another search is dropped first).
     3. No hyperparameter moves by more than a factor e at a step, nor by more than CAUTIOUS
-       with the memory of another search; bounds take out those that push against them.
+       with the memory of another search; those that push against bounds do not move.
     4. Within a step the preconditioner keeps its pivots; between steps it may change, and then
        the loss to compare with is evaluated again.
     """
@@ -94,11 +95,12 @@ def lbfgs(
     memory = [] if memory is None else memory
     reach = CAUTIOUS if memory else 1.0
     best = loss, objective.state(), theta
+    idle = 0
     for step in range(1, steps + 1):
-        found = _step(objective, theta, loss, gradient, memory, draw, reach)
+        found = _step(objective, theta, best[0], gradient, memory, draw, reach)
         if found is None and memory and step == 1:
             memory.clear()
-            found = _step(objective, theta, loss, gradient, memory, draw, reach)
+            found = _step(objective, theta, best[0], gradient, memory, draw, reach)
         if found is None:
             break
         moved, turned = found[0] - theta, found[2] - gradient
@@ -108,28 +110,34 @@ def lbfgs(
         if step < steps and objective.renewed():
             loss, gradient = objective(theta, draw, hold=True)
             best = loss, objective.state(), theta
+            idle = 0
         elif loss < best[0]:
             best = loss, objective.state(), theta
+            idle = 0
+        else:
+            idle += 1
         report(step, best[0], best[2])
+        if idle == IDLE:
+            break
     objective.restore(best[1])
 
 
 def _step(
     objective: Objective,
     theta: Vector,
-    loss: float,
+    limit: float,
     gradient: Vector,
     memory: list[Pair],
     draw: int,
     reach: float,
 ) -> tuple[Vector, float, Vector] | None:
-    """θ, loss and gradient after the longest step that is good enough; None if none is worth it."""
+    """θ, loss and gradient after the longest step that is good enough; None if none is worth it.
+
+    limit: what the loss may be, but for noise.
+    """
     bounds, noise = objective.parameters, objective.noise_level
-    lower, upper = bounds.limits(theta)
-    held = (theta <= lower) & (gradient > 0) | (theta >= upper) & (gradient < 0)
-    free = ~held
-    direction = np.zeros_like(theta)
-    direction[free] = -_newton(gradient[free], [(s[free], y[free]) for s, y in memory])
+    Z, free = bounds.directions(theta, gradient)
+    direction = Z @ -_newton(gradient @ Z, [(s[free], y @ Z) for s, y in memory])
     longest = np.abs(direction).max(initial=0.0)
     if longest == 0:
         return None
@@ -139,7 +147,7 @@ def _step(
     for _ in range(SHORTENED):
         trial = bounds.clip(theta + size * direction)
         value, slope = objective(trial, draw, hold=True)
-        if np.isfinite(value) and np.isfinite(slope).all() and value <= loss + noise:
+        if np.isfinite(value) and np.isfinite(slope).all() and value <= limit + noise:
             return trial, value, slope
         size *= 0.25
     return None

@@ -12,6 +12,7 @@ from torch import Tensor
 from megagp.kernels import Hyperparameter, Kernel
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 # On whitened data. Wide: they stop an optimiser that has run away, not one that searches.
 BOUNDS = {
@@ -73,6 +74,21 @@ class Parameters:
     def clip(self, theta: Vector) -> Vector:
         boxed = np.clip(theta, self.lower, self.upper)
         return np.clip(boxed, *self.limits(boxed))
+
+    def directions(self, theta: Vector, gradient: Vector) -> tuple[Matrix, NDArray[np.intp]]:
+        """Coordinates of θ that are free to fall along their gradient, and how all move with each.
+
+        Z: θ moves by Z u where these coordinates move by u. What pushes against a bound stays;
+        but an outputscale at its largest ratio to the noise variance goes with that, up or down.
+        """
+        lower, upper = self.limits(theta)
+        pushing = (theta >= upper) & (gradient < 0)
+        Z = np.eye(len(theta))
+        if self._noise_at is not None:
+            Z[pushing & self._is_outputscale & (upper < self.upper), self._noise_at] = 1.0
+        slope = gradient @ Z
+        held = (theta <= lower) & (slope > 0) | (theta >= upper) & (slope < 0)
+        return Z[:, ~held], np.flatnonzero(~held)
 
     def gather(self, gradient: Mapping[str, Tensor]) -> Vector:
         """Derivatives by name (and by logarithm) as one vector."""

@@ -6,9 +6,8 @@ import pytest
 from megagp import GPRegressor
 from megagp.datasets import robot_arm, split
 from megagp.experiments import METHODS, Run
-from megagp.experiments.data import prepare
 from megagp.experiments.methods import fit, regressor
-from megagp.experiments.worker import measure
+from megagp.experiments.worker import measure, prepare
 
 DATA = "robot_arm:300"
 

@@ -1,16 +1,12 @@
-"""The data of a run: a set by name, a table, or a robot arm; split by seed and whitened."""
+"""The data of a run: a set by name, a table, or a robot arm."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from megagp import datasets, tables
-from megagp.datasets import DATASETS, Split
+from megagp.datasets import DATASETS
 from megagp.datasets.splits import Array
-from megagp.whitening import Whitening
 
 ARM, ARM_POINTS = "robot_arm", 10_000
 TARGET = "y"
@@ -48,24 +44,6 @@ def size(dataset: str) -> int:
     if dataset in DATASETS:
         return DATASETS[dataset].n
     return _arm_points(dataset) if _is_arm(dataset) else len(load(dataset)[1])
-
-
-def prepare(dataset: str, seed: int, subset: int | None) -> Split:
-    """64 / 16 / 20 %, in units of the training part's standard deviations from its means.
-
-    subset: training points to keep of the 64 %; the test points stay all.
-    """
-    whole = datasets.split(*load(dataset), random_state=seed)
-    if subset is not None and subset < len(whole.X_train):
-        # The split has shuffled them.
-        whole = whole._replace(X_train=whole.X_train[:subset], y_train=whole.y_train[:subset])
-    parts = [torch.from_numpy(np.ascontiguousarray(part, dtype=np.float64)) for part in whole]
-    of_X, of_y = Whitening.of(parts[0]), Whitening.of(parts[1][:, None])
-    white = [
-        (of_X.apply(part) if part.ndim == 2 else of_y.apply(part[:, None])[:, 0]).numpy()
-        for part in parts
-    ]
-    return Split(*white)
 
 
 def _is_arm(dataset: str) -> bool:

@@ -13,6 +13,7 @@ from megagp.datasets import Split
 from megagp.datasets.splits import Array
 from megagp.estimators import GPRegressor, Regressor, SGPRegressor, SVGPRegressor
 from megagp.estimators.base import PAPER_START
+from megagp.experiments.run import METHODS
 from megagp.kernels import Kernel, Matern32
 from megagp.planning import partitions
 from megagp.training import Listener
@@ -130,8 +131,3 @@ def _boosting(data: Split, seed: int, settings: Mapping[str, Any]) -> Fitted:
     residual = data.y_val - model.predict(data.X_val)
     std = math.sqrt(float(np.mean(residual**2)))
     return Fitted(lambda X: (np.asarray(model.predict(X)), np.full(len(X), std)))
-
-
-METHODS = ("exact", "exact-best", "exact-paper", "exact-adam", "sgpr", "svgp", "lightgbm")
-# Of these the suites' settings speak: kernel, mean and so on.
-GAUSSIAN = tuple(name for name in METHODS if name != "lightgbm")

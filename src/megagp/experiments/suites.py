@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from megagp.experiments.data import size
-from megagp.experiments.methods import GAUSSIAN, METHODS
-from megagp.experiments.run import Run
+from megagp.experiments.run import GAUSSIAN, METHODS, Run
 
 SMALL = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected", "slice", "keggundirected")
 LARGE = ("3droad", "song", "buzz", "houseelectric")

@@ -14,6 +14,7 @@ from megagp.datasets.splits import Array
 from megagp.estimators import GPRegressor, Regressor, SGPRegressor, SVGPRegressor
 from megagp.estimators.base import PAPER_START
 from megagp.experiments.run import METHODS
+from megagp.experiments.suites import ADAM
 from megagp.kernels import Kernel, Matern32
 from megagp.planning import partitions
 from megagp.training import Listener
@@ -75,7 +76,7 @@ def regressor(
     if method == "exact-best":
         return GPRegressor(**{"quality": "best", **given})
     if method == "exact-adam":
-        return GPRegressor(**{"training": "adam", "steps": 100, "learning_rate": 0.1, **given})
+        return GPRegressor(**{**ADAM, **given})
     own: dict[str, Any] = {"kernel": _paper_kernel(d, ard=bool(given.get("ard", True)))}
     if method == "exact-paper":
         if dataset in PAPER_FLOORS:

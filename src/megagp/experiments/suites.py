@@ -13,6 +13,7 @@ from megagp.experiments.run import GAUSSIAN, METHODS, Run
 SMALL = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected", "slice", "keggundirected")
 LARGE = ("3droad", "song", "buzz", "houseelectric")
 SHARED, ARD = {"ard": False}, {"ard": True}
+# The paper's comparison without pretraining.
 ADAM: dict[str, Any] = {"training": "adam", "steps": 100, "learning_rate": 0.1}
 
 INDUCING = (16, 32, 64, 128, 256, 512, 1024)

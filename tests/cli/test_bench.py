@@ -3,7 +3,6 @@
 import pytest
 from typer.testing import CliRunner
 
-from megagp.cli import bench as command
 from megagp.cli.app import app
 from megagp.experiments import Results, Run, runs
 
@@ -50,7 +49,7 @@ def test_runs_and_their_table(tmp_path, monkeypatch):
             Results(folder, run.suite).append(record)
             listen(number, run, record)
 
-    monkeypatch.setattr(command.experiments, "bench", fake)
+    monkeypatch.setattr("megagp.experiments.bench.make", fake)
     found = invoke(
         "table3", "--data", "pol", "--methods", "exact", "--set", "mean=linear", "--set",
         "rtol=0.1", "--budget", "60", "--retry", "-o", str(tmp_path),

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from megagp.experiments import Results, Run, bench, pending
+from megagp.experiments import Results, Run
+from megagp.experiments.bench import make, pending
 from megagp.experiments.launch import WORKER, execute
 from megagp.experiments.run import KEYS
 
@@ -44,7 +45,7 @@ def test_what_is_done_is_not_made_again(tmp_path):
     made = []
     plan = [run(), run(subset=20), run(settings={"ard": False})]
     for _ in range(2):
-        bench(plan, tmp_path, command=FAKE, listen=lambda n, r, found: made.append(found))
+        make(plan, tmp_path, command=FAKE, listen=lambda n, r, found: made.append(found))
     assert len(lines(tmp_path)) == 3
     assert len([found for found in made if found is not None]) == 3
     assert pending([*plan, run(seed=9)], tmp_path) == [run(seed=9)]
@@ -52,7 +53,7 @@ def test_what_is_done_is_not_made_again(tmp_path):
 
 def test_failures_are_noted_and_the_rest_goes_on(tmp_path):
     plan = [run(seed) for seed in (1, 3, 0)]
-    bench(plan, tmp_path, command=FAKE)
+    make(plan, tmp_path, command=FAKE)
     error, crash, done = lines(tmp_path)
     assert error["status"] == crash["status"] == "failed"
     assert error["reason"] == "ValueError: seed 1 does not work"
@@ -61,13 +62,13 @@ def test_failures_are_noted_and_the_rest_goes_on(tmp_path):
     assert done["status"] == "done"
     assert pending(plan, tmp_path) == []
     assert pending(plan, tmp_path, retry=True) == plan[:2]
-    bench(plan, tmp_path, command=FAKE, retry=True)
+    make(plan, tmp_path, command=FAKE, retry=True)
     assert len(lines(tmp_path)) == 5
 
 
 def test_a_run_over_its_budget_is_ended(tmp_path):
     begin = time.perf_counter()
-    bench([run(2)], tmp_path, budget=1.0, command=FAKE)
+    make([run(2)], tmp_path, budget=1.0, command=FAKE)
     assert time.perf_counter() - begin < 30
     (line,) = lines(tmp_path)
     assert line["status"] == "failed"
@@ -77,24 +78,24 @@ def test_a_run_over_its_budget_is_ended(tmp_path):
 def test_a_set_that_is_not_there_is_skipped_once_and_asked_for_again(tmp_path):
     absent = run(dataset=str(tmp_path / "houses.csv"))
     for _ in range(2):
-        bench([absent, run()], tmp_path, command=FAKE)
+        make([absent, run()], tmp_path, command=FAKE)
     skipped, done = lines(tmp_path)
     assert skipped["status"] == "skipped"
     assert "expected one of pol" in skipped["reason"]
     assert done["status"] == "done"
     (tmp_path / "houses.csv").write_text("a,y\n" + "1,2\n" * 20)
-    bench([absent], tmp_path, command=FAKE)
+    make([absent], tmp_path, command=FAKE)
     assert [line["status"] for line in lines(tmp_path)] == ["skipped", "done", "done"]
 
 
 def test_a_torn_line_is_left_out_and_its_run_made_again(tmp_path):
-    bench([run(), run(5)], tmp_path, command=FAKE)
+    make([run(), run(5)], tmp_path, command=FAKE)
     path = tmp_path / "smoke.jsonl"
     path.write_text(path.read_text()[:-100])
     with pytest.warns(UserWarning, match="line 2: expected the JSON of a run"):
         assert pending([run(), run(5)], tmp_path) == [run(5)]
     with pytest.warns(UserWarning, match="line 2"):
-        bench([run(), run(5)], tmp_path, command=FAKE)
+        make([run(), run(5)], tmp_path, command=FAKE)
     with pytest.warns(UserWarning, match="line 2"):
         assert len(Results(tmp_path, "smoke").read()) == 2
 
@@ -102,9 +103,10 @@ def test_a_torn_line_is_left_out_and_its_run_made_again(tmp_path):
 PROGRAM = """
 import sys
 from pathlib import Path
-from megagp.experiments import Run, bench
+from megagp.experiments import Run
+from megagp.experiments.bench import make
 plan = [Run("smoke", "robot_arm:50", "exact", seed) for seed in (0, 2)]
-bench(plan, Path(sys.argv[1]), command=sys.argv[2:])
+make(plan, Path(sys.argv[1]), command=sys.argv[2:])
 """
 
 

@@ -6,9 +6,8 @@ import pytest
 from megagp import GPRegressor
 from megagp.datasets import robot_arm, split
 from megagp.experiments import METHODS, Run
-from megagp.experiments.data import prepare
 from megagp.experiments.methods import fit, regressor
-from megagp.experiments.worker import measure
+from megagp.experiments.worker import measure, prepare
 
 DATA = "robot_arm:300"
 
@@ -38,7 +37,7 @@ def test_a_subset_is_of_the_training_part_alone():
 
 
 def test_a_subset_needs_not_all_test_points(monkeypatch):
-    monkeypatch.setattr("megagp.experiments.data.SUBSET_TEST", 20)
+    monkeypatch.setattr("megagp.experiments.worker.SUBSET_TEST", 20)
     whole, some = prepare(DATA, 0, None), prepare(DATA, 0, 50)
     assert (len(some.X_test), len(some.y_test)) == (20, 20)
     assert len(whole.X_test) == len(prepare(DATA, 0, 10**6).X_test) == 60

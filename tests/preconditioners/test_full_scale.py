@@ -132,7 +132,8 @@ def test_far_fewer_iterations_than_the_pivots_alone():
 
 def test_float32_storage_is_of_one_matrix(monkeypatch):
     monkeypatch.setattr(pivoted_cholesky, "IN_FLOAT64", 0)
-    monkeypatch.setattr(full_scale, "CHUNK", 64)
+    for module in (full_scale, pivoted_cholesky):
+        monkeypatch.setattr(module, "CHUNK", 64)
     covariance = problem(200)
     P = make(covariance, 40, 5)
     assert P._B.dtype == torch.float32

@@ -8,8 +8,8 @@ import reference
 from megagp import KernelOperator
 from megagp.covariance import Covariance
 from megagp.kernels import RBF, Linear, Matern12, Matern32
-from megagp.preconditioners import PivotedCholesky, random_pivots
-from megagp.preconditioners.pivoted_cholesky import CHUNK
+from megagp.preconditioners import PivotedCholesky, pivoted_cholesky, random_pivots
+from megagp.preconditioners.pivoted_cholesky import CHUNK, in_float64
 from megagp.solvers import pcg
 
 
@@ -52,14 +52,30 @@ def test_verbs_are_those_of_one_matrix(noise, rank):
     assert P.logdet() == pytest.approx(np.linalg.slogdet(dense(P))[1], rel=1e-9, abs=1e-7)
 
 
+@pytest.mark.parametrize("stored", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [1, CHUNK, CHUNK + 1, 4 * CHUNK + 3])
-def test_sizes_around_the_chunks(n):
+def test_sizes_around_the_chunks(n, stored, monkeypatch):
+    if stored is torch.float32:
+        monkeypatch.setattr(pivoted_cholesky, "IN_FLOAT64", 0)
     P = preconditioner(problem(n, kernel=RBF()), 5)
+    assert P.L.dtype is stored
     R = np.random.default_rng(1).normal(size=(n, 2))
     found = P.solve(torch.from_numpy(R)).numpy()
     L = P.L.double().numpy()
     np.testing.assert_allclose(L @ (L.T @ found) + 0.01 * found, R, atol=1e-9)
     assert P.sample(3, torch.Generator().manual_seed(0)).shape == (n, 3)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [slice(7, 7), slice(7, 8), slice(7, 2 * CHUNK + 10)])
+def test_rows_of_a_rank_in_float64(rows, stored):
+    whole = torch.rand(3 * CHUNK, 3, generator=torch.Generator().manual_seed(0)).to(stored)
+    copy = torch.zeros(3 * CHUNK, 3, dtype=torch.float64)
+    for some, part in in_float64(whole[rows], rows):
+        copy[some] += part
+    assert torch.equal(copy[rows], whole[rows].double())
+    assert not copy[: rows.start].any()
+    assert not copy[rows.stop :].any()
 
 
 @pytest.mark.parametrize("kernel", [Matern12(), Matern32(0.8, 50.0), RBF(2.0), Linear() + 0.5])

@@ -41,6 +41,10 @@ class InducingPosterior:
     L: Tensor
     R: Tensor
 
+    @property
+    def d(self) -> int:
+        return self.Z.shape[1]
+
     def predict(self, X_new: Tensor) -> Tensor:
         """The mean at new points, n' x p. Cost O(n' m d)."""
         return torch.cat([mean for mean, _, _ in self._chunks(X_new)])

@@ -1,4 +1,4 @@
-"""The command line: megagp fit | predict | info | demo | report."""
+"""The command line: megagp fit | predict | info | compare | demo | plan | bench | report."""
 
 from megagp.cli.app import main
 

@@ -14,8 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from megagp import experiments
-from megagp.experiments import METHODS, SUITES, Record, Results, Run
+from megagp.experiments import METHODS, SUITES, Record, Results, Run, runs
 from megagp.progress import clock
 
 
@@ -59,7 +58,10 @@ def bench(
 
     megagp bench table3 --data houses.csv:price --set mean=linear --budget 3600
     """
-    chosen = experiments.runs(
+    # Here, not on top: torch takes seconds, and --help needs none of it.
+    from megagp.experiments.bench import make, pending
+
+    chosen = runs(
         suite,
         datasets=_parts(data),
         methods=_parts(methods),
@@ -67,7 +69,7 @@ def bench(
         subset=subset,
         settings=_settings(setting or []),
     )
-    todo = experiments.pending(chosen, output, retry=retry)
+    todo = pending(chosen, output, retry=retry)
     if show:
         for run in todo:
             typer.echo(str(run))
@@ -76,7 +78,7 @@ def bench(
     screen = _Screen(len(todo))
     screen.say(f"{suite}: {SUITES[suite].says}; {len(todo)} of {len(chosen)} runs to make")
     try:
-        experiments.bench(todo, output, budget=budget, retry=retry, listen=screen)
+        make(todo, output, budget=budget, retry=retry, listen=screen)
     finally:
         screen.close()
     found = {name: Results(output, name).read() for name in {run.suite for run in chosen}}

@@ -12,7 +12,6 @@ import typer
 import megagp
 from megagp.cli.plot import draw
 from megagp.cli.reporting import note
-from megagp.datasets import robot_arm
 from megagp.scores import score
 
 TEST_POINTS = 5_000
@@ -35,7 +34,7 @@ def demo(
     """
     if plot.is_dir() or not plot.parent.is_dir():
         raise ValueError(f"{plot}: expected a file name in a folder that exists; create it first")
-    X, y = robot_arm(n + TEST_POINTS, joints, NOISE_STD, random_state)
+    X, y = megagp.datasets.robot_arm(n + TEST_POINTS, joints, NOISE_STD, random_state)
     note(f"robot arm with {joints} joints: {n} training points, {TEST_POINTS} test points")
     start = time.perf_counter()
     model = megagp.GPRegressor(random_state=random_state, verbose=1).fit(X[:n], y[:n])

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 import typer
 
 import megagp
-from megagp import distributed
 from megagp.cli.reporting import note
 from megagp.scores import score
 from megagp.tables import read_target
@@ -65,7 +63,7 @@ def fit(
     ] = None,
     timeout: Annotated[
         float, typer.Option(help="Under torchrun: seconds to wait for other ranks.")
-    ] = distributed.TIMEOUT,
+    ] = 600.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
 ) -> None:
     """Fit a Gaussian process to a table and save it.
@@ -82,6 +80,11 @@ def fit(
 
     torchrun --nproc-per-node=4 -m megagp fit houses.csv --target price -o houses.mgp
     """
+    # Here, not on top: torch takes seconds, and --help needs none of it.
+    import torch
+
+    from megagp import distributed
+
     ranks = distributed.join(timeout)
     say = note if ranks.first and not quiet else (lambda message: None)
 

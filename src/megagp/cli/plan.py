@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from megagp.cli.reporting import note
-from megagp.planning import GPUS, calibrate, forecast, roofline, workload
-from megagp.planning.forecast import size
 
-Device = Enum("Device", {name: name for name in ("cpu", *GPUS)}, type=str)  # type: ignore[misc]
+
+class Device(str, Enum):
+    cpu = "cpu"
+    v100 = "v100"
+    a100 = "a100"
+    h100 = "h100"
 
 
 def plan(
@@ -21,7 +24,7 @@ def plan(
     devices: Annotated[int, typer.Option(min=1, help="Devices that share the work.")] = 1,
     device: Annotated[
         Device, typer.Option(help="cpu: machines like this one, measured; a GPU: estimated.")
-    ] = Device["cpu"],
+    ] = Device.cpu,
     link: Annotated[
         float | None,
         typer.Option(min=0.001, help="Gigabytes per second between devices, if known."),
@@ -35,10 +38,14 @@ def plan(
 
     megagp plan --n 1_311_539 --d 9 --devices 8 --device a100
     """
+    # Here, not on top: torch takes seconds, and --help needs none of it.
+    from megagp.planning import GPUS, calibrate, forecast, roofline, workload
+    from megagp.planning.forecast import size
+
     points = _count(n)
     legs = workload(points, d)
     columns = max(leg.columns for leg in legs)
-    if device.value == "cpu":
+    if device is Device.cpu:
         note("measuring this machine")
         rates = calibrate(d, columns=columns)
     else:
@@ -48,7 +55,7 @@ def plan(
     found = forecast(points, d, legs, rates, devices)
     for line in found.lines():
         typer.echo(line)
-    if device.value != "cpu" and found.memory > GPUS[device.value].memory:
+    if device is not Device.cpu and found.memory > GPUS[device.value].memory:
         room = size(GPUS[device.value].memory)
         note(f"warning: a {device.value} has {room}; use more devices or fewer points")
 

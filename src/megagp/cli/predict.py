@@ -11,7 +11,6 @@ import typer
 import megagp
 from megagp import tables
 from megagp.cli.reporting import note
-from megagp.distributed import is_first
 
 
 def predict(
@@ -32,7 +31,7 @@ def predict(
 
     megagp predict houses.mgp new.parquet -o prices.parquet
     """
-    first = is_first()
+    first = megagp.distributed.is_first()
     say = note if first and not quiet else (lambda message: None)
     fitted = megagp.load(model)
     names = _columns(fitted, data, say)

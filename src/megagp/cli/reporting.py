@@ -11,8 +11,6 @@ from typing import Any, TextIO, TypeVar
 
 import typer
 
-from megagp.distributed import FirstRankError
-
 Command = TypeVar("Command", bound=Callable[..., None])
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -30,11 +28,17 @@ def one_line_errors(command: Command) -> Command:
             raise typer.Exit(INTERRUPTED) from None
         # Others are mistakes of ours: their traceback is what a report needs.
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
-            if not isinstance(error, FirstRankError):  # said by that rank
+            if not _said(error):
                 note(f"error: {error or type(error).__name__}")
             raise typer.Exit(1) from None
 
     return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature
+
+
+def _said(error: Exception) -> bool:
+    """Whether rank 0 has said it; where no command has asked for ranks, it can't have."""
+    ranks = sys.modules.get("megagp.distributed")
+    return ranks is not None and isinstance(error, ranks.FirstRankError)
 
 
 def note(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from abc import abstractmethod
@@ -30,6 +31,8 @@ Array = NDArray[np.float64]
 
 # softplus(0): where the paper's implementation starts lengthscale, outputscale and noise.
 PAPER_START = math.log(2.0)
+# Parameters that a file has elsewhere, or that are this process's and not the model's.
+UNSAVED = ("kernel", "random_state", "verbose", "distributed", "checkpoint", "on_step")
 
 
 class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -39,7 +42,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     `_pack` turns into JSON and tensors and `_unpack` makes again.
     """
 
-    saved_settings: ClassVar[tuple[str, ...]]
+    # The posterior as JSON and tensors, and back.
+    _pack: ClassVar[staticmethod[[Any], tuple[dict[str, Any], dict[str, Tensor]]]]
+    _unpack: ClassVar[staticmethod[..., Any]]
     # What becomes of inputs after whitening, if anything.
     _x_scores: NormalScores | None = None
 
@@ -65,19 +70,10 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     def _check_settings(self) -> None:
         """Raise ValueError or TypeError for a setting that makes no sense."""
 
-    @abstractmethod
-    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The posterior as JSON and tensors."""
-
     @classmethod
-    @abstractmethod
-    def _unpack(
-        cls,
-        header: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        kernels: Mapping[str, type[Kernel]] | None,
-    ) -> tuple[Any, int, int]:
-        """The posterior that `_pack` took apart, and its numbers of inputs and outputs."""
+    def saved_settings(cls) -> list[str]:
+        """The parameters that a file keeps under their names."""
+        return [name for name in inspect.signature(cls).parameters if name not in UNSAVED]
 
     def save(self, path: PathLike, extra: Mapping[str, Any] | None = None) -> None:
         """Write the fitted model to one file; `extra` (plain JSON) travels with it.
@@ -87,7 +83,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         check_is_fitted(self)
         if not self._writes():
             return
-        header, tensors = self._pack()
+        header, tensors = self._pack(self.posterior_)
         names = getattr(self, "feature_names_in_", None)
         tensors |= {
             "x_centre": self._x_whitening.centre,
@@ -102,7 +98,7 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
             {
                 "model": type(self).__name__,
                 "posterior": header,
-                "settings": {name: getattr(self, name) for name in self.saved_settings},
+                "settings": {name: getattr(self, name) for name in self.saved_settings()},
                 "random_state": self.random_state if isinstance(self.random_state, int) else None,
                 "feature_names": None if names is None else [str(name) for name in names],
                 "one_output": self._one_output,
@@ -125,10 +121,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     ) -> Self:
         """The model whose file has this header and these tensors."""
         settings = require(header, "settings", dict)
-        unknown = set(settings) - set(cls.saved_settings)
+        unknown = set(settings) - set(cls.saved_settings())
         if unknown:
             raise StorageError(f"settings: expected those of {cls.__name__}, got {sorted(unknown)}")
-        posterior, d, p = cls._unpack(require(header, "posterior", dict), tensors, kernels)
+        posterior = cls._unpack(require(header, "posterior", dict), tensors, kernels)
+        d, p = posterior.d, posterior.weights.shape[1]
         model = cls(
             kernel=posterior.kernel.copy(),
             random_state=require(header, "random_state", int, type(None)),

@@ -6,7 +6,6 @@ import math
 import numbers
 import time
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -124,31 +123,8 @@ class GPRegressor(Regressor):
     diagnostics_ : dict: per phase seconds, steps, iterations, kernel evaluations; residuals
     """
 
-    saved_settings = (
-        "ard",
-        "mean",
-        "training",
-        "steps",
-        "subset",
-        "learning_rate",
-        "noise_variance",
-        "noise_floor",
-        "rtol",
-        "training_rtol",
-        "max_iter",
-        "probes",
-        "rank",
-        "pivoting",
-        "residual_neighbours",
-        "variance",
-        "neighbours",
-        "whiten",
-        "inputs",
-        "quality",
-        "engine",
-        "dtype",
-    )
     posterior_: Posterior
+    _pack, _unpack = staticmethod(pack), staticmethod(unpack)
 
     def __init__(
         self,
@@ -305,19 +281,6 @@ class GPRegressor(Regressor):
         samples: Array = found.permute(1, 0, 2).numpy()
         return samples[:, 0] if self._one_output else samples
 
-    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return pack(self.posterior_)
-
-    @classmethod
-    def _unpack(
-        cls,
-        header: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        kernels: Mapping[str, type[Kernel]] | None,
-    ) -> tuple[Posterior, int, int]:
-        posterior = unpack(header, tensors, kernels)
-        return posterior, posterior.X.shape[1], posterior.weights.shape[1]
-
     def _ranks(self) -> Ranks:
         return current() if self.distributed else ALONE
 
@@ -416,7 +379,7 @@ class GPRegressor(Regressor):
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""
-        plain = [name for name in self.saved_settings if name not in ("variance", "neighbours")]
+        plain = [name for name in self.saved_settings() if name not in ("variance", "neighbours")]
         settings = {name: getattr(self, name) for name in plain}
         data = {name: digest(T) for name, T in tensors.items()}
         return {**settings, **data, "kernel": kernel_to_json(kernel)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
 from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
+from typing_extensions import Self
 
 from megagp.approximate import (
     INDUCING,
@@ -20,14 +21,16 @@ from megagp.approximate import (
     unpack,
 )
 from megagp.estimators.base import Array, Regressor, one_of
-from megagp.kernels import Hyperparameter, Kernel
+from megagp.kernels import Hyperparameter
 from megagp.mean import MEANS
+from megagp.progress import Progress
 
 
 class InducingRegressor(Regressor):
     """Abstract: a regressor whose posterior rests on m inducing points."""
 
     posterior_: InducingPosterior
+    _pack, _unpack = staticmethod(pack), staticmethod(unpack)
     mean: str
     inducing_points: int
     inducing_start: str
@@ -35,6 +38,13 @@ class InducingRegressor(Regressor):
     noise_variance: float
     noise_floor: float
     jitter: float
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Learn hyperparameters and inducing points from X (n x d) and y (n, or n x p)."""
+        inputs, outputs = self._training_set(X, y)
+        with self._progress() as progress:
+            self._fit_whitened(inputs, outputs, progress)
+        return self
 
     def predict(
         self,
@@ -74,6 +84,10 @@ class InducingRegressor(Regressor):
         found: Array = self._x_whitening.undo(self.posterior_.Z).numpy()
         return found
 
+    @abstractmethod
+    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress) -> None:
+        """Learn from whitened data, and set what is learned."""
+
     def _start(self, X: Tensor, seed: int) -> InducingParameters:
         """Hyperparameters and inducing points to start from."""
         kernel = self._start_kernel(X.shape[1])
@@ -93,19 +107,6 @@ class InducingRegressor(Regressor):
             L=at.factor.L,
             R=at.R,
         )
-
-    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return pack(self.posterior_)
-
-    @classmethod
-    def _unpack(
-        cls,
-        header: Mapping[str, Any],
-        tensors: Mapping[str, Tensor],
-        kernels: Mapping[str, type[Kernel]] | None,
-    ) -> tuple[InducingPosterior, int, int]:
-        posterior = unpack(header, tensors, kernels)
-        return posterior, posterior.Z.shape[1], posterior.weights.shape[1]
 
     def _check_shared(self) -> None:
         self._check_kernel()

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from megagp.approximate import CollapsedLoss, adam, lbfgs
@@ -51,21 +50,6 @@ class SGPRegressor(InducingRegressor):
     n_iter_ : evaluations of the bound in training
     diagnostics_ : dict: per phase seconds and steps; jitter
     """
-
-    saved_settings = (
-        "ard",
-        "mean",
-        "inducing_points",
-        "inducing_start",
-        "learn_inducing",
-        "training",
-        "steps",
-        "learning_rate",
-        "noise_variance",
-        "noise_floor",
-        "jitter",
-        "whiten",
-    )
 
     def __init__(
         self,
@@ -115,13 +99,6 @@ class SGPRegressor(InducingRegressor):
             "learning_rate": 0.1,
         }
         return cls(**{**settings, **changes})
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> SGPRegressor:
-        """Learn hyperparameters and inducing points from X (n x d) and y (n, or n x p)."""
-        inputs, outputs = self._training_set(X, y)
-        with self._progress() as progress:
-            self._fit_whitened(inputs, outputs, progress)
-        return self
 
     def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress) -> None:
         name = {"lbfgs": "train, L-BFGS", "adam": "train, Adam", "none": "evaluate"}[self.training]

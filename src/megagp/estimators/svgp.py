@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from megagp.approximate import (
@@ -65,24 +64,6 @@ class SVGPRegressor(InducingRegressor):
     diagnostics_ : dict: per phase seconds and steps; jitter
     """
 
-    saved_settings = (
-        "ard",
-        "mean",
-        "inducing_points",
-        "inducing_start",
-        "learn_inducing",
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "variational",
-        "natural_rate",
-        "polish",
-        "noise_variance",
-        "noise_floor",
-        "jitter",
-        "whiten",
-    )
-
     def __init__(
         self,
         kernel: Kernel | None = None,
@@ -139,13 +120,6 @@ class SVGPRegressor(InducingRegressor):
             "polish": False,
         }
         return cls(**{**settings, **changes})
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> SVGPRegressor:
-        """Learn hyperparameters, inducing points and q from X (n x d) and y (n, or n x p)."""
-        inputs, outputs = self._training_set(X, y)
-        with self._progress() as progress:
-            self._fit_whitened(inputs, outputs, progress)
-        return self
 
     def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress) -> None:
         schedule = self._schedule()

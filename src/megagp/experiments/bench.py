@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from megagp.experiments import data
 from megagp.experiments.launch import WORKER, execute
+from megagp.experiments.machine import circumstances, now
 from megagp.experiments.results import Results
 from megagp.experiments.run import DONE, FAILED, SKIPPED, Record, Run
-from megagp.experiments.worker import circumstances, now
 
 # Number of the run, the run, and its record: None as it begins.
 Listener: TypeAlias = Callable[[int, Run, Record | None], None]
@@ -33,7 +33,7 @@ def pending(runs: Iterable[Run], folder: Path, *, retry: bool = False) -> list[R
     return found
 
 
-def bench(
+def make(
     runs: Sequence[Run],
     folder: Path,
     *,

@@ -1,21 +1,15 @@
-"""The data of a run: a set by name, a table, or a robot arm; split by seed and whitened."""
+"""The data of a run: a set by name, a table, or a robot arm."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from megagp import datasets, tables
-from megagp.datasets import DATASETS, Split
+from megagp.datasets import DATASETS
 from megagp.datasets.splits import Array
-from megagp.whitening import Whitening
 
 ARM, ARM_POINTS = "robot_arm", 10_000
 TARGET = "y"
-# Test points of a run on a subset, at most: they tell an RMSE to half a percent.
-SUBSET_TEST = 20_000
 
 
 def load(dataset: str) -> tuple[Array, Array]:
@@ -50,29 +44,6 @@ def size(dataset: str) -> int:
     if dataset in DATASETS:
         return DATASETS[dataset].n
     return _arm_points(dataset) if _is_arm(dataset) else len(load(dataset)[1])
-
-
-def prepare(dataset: str, seed: int, subset: int | None) -> Split:
-    """64 / 16 / 20 %, in units of the training part's standard deviations from its means.
-
-    subset: training points to keep of the 64 %; of the test points, SUBSET_TEST are then enough.
-    """
-    whole = datasets.split(*load(dataset), random_state=seed)
-    if subset is not None and subset < len(whole.X_train):
-        # The split has shuffled them.
-        whole = whole._replace(
-            X_train=whole.X_train[:subset],
-            y_train=whole.y_train[:subset],
-            X_test=whole.X_test[:SUBSET_TEST],
-            y_test=whole.y_test[:SUBSET_TEST],
-        )
-    parts = [torch.from_numpy(np.ascontiguousarray(part, dtype=np.float64)) for part in whole]
-    of_X, of_y = Whitening.of(parts[0]), Whitening.of(parts[1][:, None])
-    white = [
-        (of_X.apply(part) if part.ndim == 2 else of_y.apply(part[:, None])[:, 0]).numpy()
-        for part in parts
-    ]
-    return Split(*white)
 
 
 def _is_arm(dataset: str) -> bool:

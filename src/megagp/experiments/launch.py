@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from megagp.experiments.machine import circumstances, now
 from megagp.experiments.run import FAILED, Record, Run
-from megagp.experiments.worker import circumstances, now
 
 WORKER = (sys.executable, "-m", "megagp.experiments.worker")
 # Seconds between looks at the processes.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,6 +44,21 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def circumstances(started: str) -> dict[str, Any]:
+    """Where and when."""
+    return {
+        "machine": machine(),
+        "versions": versions(),
+        "git": revision(),
+        "started": started,
+        "finished": now(),
+    }
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def cpu_name() -> str:

@@ -13,6 +13,8 @@ from megagp.datasets import Split
 from megagp.datasets.splits import Array
 from megagp.estimators import GPRegressor, Regressor, SGPRegressor, SVGPRegressor
 from megagp.estimators.base import PAPER_START
+from megagp.experiments.run import METHODS
+from megagp.experiments.suites import ADAM
 from megagp.kernels import Kernel, Matern32
 from megagp.planning import partitions
 from megagp.training import Listener
@@ -74,7 +76,7 @@ def regressor(
     if method == "exact-best":
         return GPRegressor(**{"quality": "best", **given})
     if method == "exact-adam":
-        return GPRegressor(**{"training": "adam", "steps": 100, "learning_rate": 0.1, **given})
+        return GPRegressor(**{**ADAM, **given})
     own: dict[str, Any] = {"kernel": _paper_kernel(d, ard=bool(given.get("ard", True)))}
     if method == "exact-paper":
         if dataset in PAPER_FLOORS:
@@ -130,8 +132,3 @@ def _boosting(data: Split, seed: int, settings: Mapping[str, Any]) -> Fitted:
     residual = data.y_val - model.predict(data.X_val)
     std = math.sqrt(float(np.mean(residual**2)))
     return Fitted(lambda X: (np.asarray(model.predict(X)), np.full(len(X), std)))
-
-
-METHODS = ("exact", "exact-best", "exact-paper", "exact-adam", "sgpr", "svgp", "lightgbm")
-# Of these the suites' settings speak: kernel, mean and so on.
-GAUSSIAN = tuple(name for name in METHODS if name != "lightgbm")

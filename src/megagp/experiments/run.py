@@ -10,6 +10,9 @@ from typing import Any, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
 
+METHODS = ("exact", "exact-best", "exact-paper", "exact-adam", "sgpr", "svgp", "lightgbm")
+# Of these the suites' settings speak: kernel, mean and so on.
+GAUSSIAN = tuple(name for name in METHODS if name != "lightgbm")
 DONE, FAILED, SKIPPED = "done", "failed", "skipped"
 # Every line has these, in this order; null where one does not apply.
 MEASURED = (

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from megagp.experiments.data import size
-from megagp.experiments.methods import GAUSSIAN, METHODS
-from megagp.experiments.run import Run
+from megagp.experiments.run import GAUSSIAN, METHODS, Run
 
 SMALL = ("pol", "elevators", "bike", "kin40k", "protein", "keggdirected", "slice", "keggundirected")
 LARGE = ("3droad", "song", "buzz", "houseelectric")
 SHARED, ARD = {"ard": False}, {"ard": True}
+# The paper's comparison without pretraining.
 ADAM: dict[str, Any] = {"training": "adam", "steps": 100, "learning_rate": 0.1}
 
 INDUCING = (16, 32, 64, 128, 256, 512, 1024)

@@ -63,6 +63,10 @@ class Posterior:
     neighbours: int | None = None
     engine: str = "auto"
 
+    @property
+    def d(self) -> int:
+        return self.X.shape[1]
+
     def predict(self, X_new: Tensor) -> Tensor:
         """The mean at new points, m x p. Cost O(m n)."""
         p = self.weights.shape[1]

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import spsolve_triangular
 from torch import Tensor
 
 from megagp.covariance import Covariance
-from megagp.preconditioners.pivoted_cholesky import CHUNK, low_rank, pieces
+from megagp.preconditioners.pivoted_cholesky import CHUNK, in_float64, low_rank
 from megagp.preconditioners.predecessors import Predecessors
 from megagp.preconditioners.vecchia import predict
 
@@ -85,18 +85,7 @@ class FullScale:
         return Z
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Own rows of B in float64, some at a time, and which of the n they are.
-
-        Where they are converted, always in one place.
-        """
-        if self._B.dtype == torch.float64:
-            yield self.rows, self._B
-            return
-        room = torch.empty(min(CHUNK, len(self._B)), self.rank, dtype=torch.float64)
-        first = self.rows.start
-        for rows in pieces(self.rows, CHUNK):
-            own = self._B[rows.start - first : rows.stop - first]
-            yield rows, room[: len(own)].copy_(own)
+        return in_float64(self._B, self.rows)
 
 
 def _inverse_factor(

@@ -54,7 +54,8 @@ class PivotedCholesky:
         U = torch.cholesky_solve(self.ranks.sum(U).T, self._A)
         own = R.new_empty(len(self.L), R.shape[1])
         for rows, L in self._chunks():
-            own[self._own(rows)] = (R[rows] - L @ U) / N[rows]
+            here = slice(rows.start - self.rows.start, rows.stop - self.rows.start)
+            own[here] = (R[rows] - L @ U) / N[rows]
         return self.ranks.gather(own, len(R))
 
     def logdet(self) -> float:
@@ -72,20 +73,7 @@ class PivotedCholesky:
         return self.ranks.gather(Z[self.rows], len(Z))
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Own rows of L in float64, some at a time, and which of the n they are.
-
-        Where they are converted, always in one place.
-        """
-        if self.L.dtype == torch.float64:
-            yield self.rows, self.L
-            return
-        room = torch.empty(min(CHUNK, len(self.L)), self.rank, dtype=torch.float64)
-        for rows in pieces(self.rows, CHUNK):
-            yield rows, room[: rows.stop - rows.start].copy_(self.L[self._own(rows)])
-
-    def _own(self, rows: slice) -> slice:
-        """Rows of K̂ as rows of L."""
-        return slice(rows.start - self.rows.start, rows.stop - self.rows.start)
+        return in_float64(self.L, self.rows)
 
 
 def low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
@@ -102,6 +90,20 @@ def low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
         part = torch.linalg.solve_triangular(C, block.T, upper=False).T
         L[rows.start - own.start : rows.stop - own.start] = part
     return L
+
+
+def in_float64(own: Tensor, rows: slice) -> Iterator[tuple[slice, Tensor]]:
+    """A rank's own rows in float64, some at a time, and which of the n they are.
+
+    Where they are converted, always in one place.
+    """
+    if own.dtype == torch.float64:
+        yield rows, own
+        return
+    room = torch.empty(min(CHUNK, len(own)), own.shape[1], dtype=torch.float64)
+    for some in pieces(rows, CHUNK):
+        part = own[some.start - rows.start : some.stop - rows.start]
+        yield some, room[: len(part)].copy_(part)
 
 
 def pieces(rows: slice, size: int) -> Iterator[slice]:

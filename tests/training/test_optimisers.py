@@ -1,11 +1,13 @@
 """Adam and L-BFGS on objectives of ours: where they end, and what they survive."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 from megagp.kernels import Hyperparameter, Matern32
-from megagp.training.optimisers import WILD, adam, lbfgs
+from megagp.training.optimisers import CAUTIOUS, WILD, adam, lbfgs
 from megagp.training.parameters import LARGEST_RATIO, Parameters
 
 
@@ -94,6 +96,26 @@ def test_lbfgs_does_not_drift_uphill_within_the_noise():
     # The second step is above the first loss by more than the noise, however short.
     assert len(objective.calls) <= 6
     np.testing.assert_allclose(objective.parameters.get(), objective.calls[0][0])
+
+
+def test_lbfgs_takes_further_steps_while_they_gain():
+    away = [3.0, -3.0, 3.0, -3.0]
+    short, long, flat = Bowl(away), Bowl(away), Bowl(away, scale=1e-4)
+    flat.noise_level = 1e-9
+    lbfgs(short, 1, quiet)
+    lbfgs(long, 1, quiet, further=50)
+    lbfgs(flat, 1, quiet, further=50)
+    assert len(short.calls) == len(flat.calls) == 2
+    assert 3 < len(long.calls) < 20
+    np.testing.assert_allclose(long.parameters.get(), away, atol=0.1)
+
+
+def test_lbfgs_trusts_the_memory_of_another_search_step_by_step():
+    objective = Bowl([5.0, 0.0, 0.0, -1.0])
+    memory = [(np.eye(4)[i], np.eye(4)[i]) for i in range(4)]  # of the Bowl's own curvature
+    lbfgs(objective, 3, quiet, memory=memory)
+    moved = [abs(b - a).max() for (a, _), (b, _) in pairwise(objective.calls)]
+    np.testing.assert_allclose(moved, [CAUTIOUS, 2 * CAUTIOUS, 1.0])
 
 
 class Valley(Bowl):

@@ -21,6 +21,7 @@ FIRST = 0.5
 SHORTENED = 4
 CAUTIOUS = 0.3
 IDLE = 2  # steps without a lower loss, that end a search
+GAIN = 0.002  # per observation (nats), that is worth a further step
 NO_START = (
     "kernel: expected a finite likelihood at the starting hyperparameters, got none; "
     "raise noise_floor, or start from other values"
@@ -70,10 +71,12 @@ def lbfgs(
     report: Report,
     draw: int = 0,
     memory: list[Pair] | None = None,
+    further: int = 0,
 ) -> None:
     """L-BFGS on one fixed set of probes, so that the loss is a function of θ.
 
     memory: pairs of an earlier search, on a subset say; new ones are added to it.
+    further: steps that may follow, as long as each gains GAIN.
 
     Departures from the textbook, and why:
 
@@ -82,8 +85,9 @@ def lbfgs(
     2. It ends when the decrease that its model promises is within the noise, when IDLE steps
        running brought none, or when a step shortened SHORTENED times is still not good enough
        (the memory of another search is dropped first).
-    3. No hyperparameter moves by more than a factor e at a step, nor by more than CAUTIOUS
-       with the memory of another search; those that push against bounds do not move.
+    3. No hyperparameter moves by more than a factor e at a step; with the memory of another
+       search by no more than CAUTIOUS at first, and twice as far after each step that gained.
+       Those that push against bounds do not move.
     4. Within a step the preconditioner keeps its pivots; between steps it may change, and then
        the loss to compare with is evaluated again.
     """
@@ -96,7 +100,7 @@ def lbfgs(
     reach = CAUTIOUS if memory else 1.0
     best = loss, objective.state(), theta
     idle = 0
-    for step in range(1, steps + 1):
+    for step in range(1, steps + further + 1):
         found = _step(objective, theta, best[0], gradient, memory, draw, reach)
         if found is None and memory and step == 1:
             memory.clear()
@@ -106,8 +110,12 @@ def lbfgs(
         moved, turned = found[0] - theta, found[2] - gradient
         if moved @ turned > 1e-10 * np.linalg.norm(moved) * np.linalg.norm(turned):
             memory[:] = [*memory[1 - MEMORY :], (moved, turned)]
+        gained = loss - found[1]
         theta, loss, gradient = found
-        if step < steps and objective.renewed():
+        if gained > 0:
+            reach = min(1.0, 2 * reach)
+        last = step == steps + further or (step >= steps and gained < GAIN)
+        if not last and objective.renewed():
             loss, gradient = objective(theta, draw, hold=True)
             best = loss, objective.state(), theta
             idle = 0
@@ -117,7 +125,7 @@ def lbfgs(
         else:
             idle += 1
         report(step, best[0], best[2])
-        if idle == IDLE:
+        if last or idle == IDLE:
             break
     objective.restore(best[1])
 

@@ -66,7 +66,7 @@ class Recipe:
         if n <= self.dense_below:
             return [Phase("train, L-BFGS", n, "lbfgs", DENSE_STEPS)]
         steps = PRETRAIN_STEPS if n <= self.subset else FINETUNE_STEPS
-        last = Phase("finetune, L-BFGS", n, "lbfgs", steps)
+        last = Phase("finetune, L-BFGS", n, "lbfgs", steps, further=PRETRAIN_STEPS - steps)
         middle = min(self.subset, round(math.sqrt(START * n)))
         before = [
             Phase("start, L-BFGS", START, "lbfgs", START_STEPS, PREPARED),
@@ -77,13 +77,17 @@ class Recipe:
 
 @dataclass
 class Phase:
-    """One leg of training, and what it came to."""
+    """One leg of training, and what it came to.
+
+    further: steps beyond `steps`, as long as each is worth it.
+    """
 
     name: str
     size: int
     optimiser: str
     steps: int
     tolerance: float = 0.0
+    further: int = 0
     seconds: float = 0.0
     loss: float = float("nan")
     tally: Tally = field(default_factory=Tally)
@@ -199,7 +203,7 @@ def _run(
     if phase.optimiser == "adam":
         adam(objective, phase.steps, learning_rate, report, draw)
     else:
-        lbfgs(objective, phase.steps, report, draw, memory)
+        lbfgs(objective, phase.steps, report, draw, memory, phase.further)
     phase.seconds = time.perf_counter() - start
 
 

@@ -52,9 +52,11 @@ def test_torch_comes_after_the_wait_policy():
     python(
         "import os, sys\n"
         "os.environ.pop('OMP_WAIT_POLICY', None)\n"
+        "os.environ['GOMP_SPINCOUNT'] = '7'\n"
         "import megagp\n"
         "assert 'torch' not in sys.modules\n"
         "assert os.environ['OMP_WAIT_POLICY'] == 'PASSIVE'\n"
+        "assert os.environ['GOMP_SPINCOUNT'] == '7'\n"
         "megagp.GPRegressor\n"
         "assert 'torch' in sys.modules\n"
     )

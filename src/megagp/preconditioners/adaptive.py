@@ -128,7 +128,9 @@ class AdaptivePreconditioner:
             kernel = _at(covariance.operator.kernel, self._drawn_at)
             points = metric_features(kernel, covariance.operator.X)
             rng = np.random.default_rng(self.seed)
-            self._predecessors = nearest_predecessors(points, self.neighbours, pivots, rng)
+            self._predecessors = nearest_predecessors(
+                points, self.neighbours, pivots, rng, covariance.ranks
+            )
         return FullScale(covariance, pivots, self._predecessors)
 
     def _draw(self, covariance: Covariance, rank: int) -> Tensor:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
+
+from megagp.distributed import ALONE, Ranks
 
 # Up to this many columns a tree is quicker than every distance.
 TREE_MAX_D = 4
@@ -27,13 +30,13 @@ class Predecessors:
 
 
 def nearest_predecessors(
-    points: Tensor, m: int, without: Tensor, rng: np.random.Generator
+    points: Tensor, m: int, without: Tensor, rng: np.random.Generator, ranks: Ranks = ALONE
 ) -> Predecessors:
     """Up to m predecessors of each of the points (n x f) in a random order.
 
     without: indices of points that come first, have no predecessors and are nobody's.
     The points of the second half of the order are looked up among all, those of the second
-    quarter among the first half, and so on: O(n²) distances in all.
+    quarter among the first half, and so on: O(n²) distances in all, divided by the ranks.
     """
     n = len(points)
     alone = np.zeros(n, dtype=bool)
@@ -46,23 +49,30 @@ def nearest_predecessors(
     last = len(rest)
     while last > 1 and m > 0:
         first = last // 2 if last > 4 * LOOK * m else 0
-        found = _before(X[:last], first, m)
+        own = ranks.rows(last - first)
+        part = _before(X[:last], slice(first + own.start, first + own.stop), m, first == 0)
+        found = ranks.gather(torch.from_numpy(part), last - first).numpy()
         nearest[rest[first:last]] = np.where(found >= 0, rest[found], -1)
         last = first
     return Predecessors(order, nearest)
 
 
-def _before(X: NDArray[np.float32], first: int, m: int) -> NDArray[np.int64]:
-    """For rows from `first` on: up to m of the nearest rows above each, -1 where none is left."""
-    n = len(X)
-    look = min(n, LOOK * m + 1) if first else n
+def _before(X: NDArray[np.float32], rows: slice, m: int, everywhere: bool) -> NDArray[np.int64]:
+    """Up to m of the nearest rows above each of `rows`, -1 where none is left.
+
+    everywhere: looked for among all rows of X, since few may be above.
+    """
+    n, count = len(X), rows.stop - rows.start
+    out = np.full((count, m), -1, dtype=np.int64)
+    if not count:
+        return out
+    look = n if everywhere else min(n, LOOK * m + 1)
     way = "kd_tree" if X.shape[1] <= TREE_MAX_D else "brute"
     search = NearestNeighbors(n_neighbors=look, algorithm=way).fit(X)
-    found = search.kneighbors(X[first:], return_distance=False)
-    late = found >= np.arange(first, n)[:, None]
+    found = search.kneighbors(X[rows], return_distance=False)
+    late = found >= np.arange(rows.start, rows.stop)[:, None]
     # A stable sort moves those that come later behind, and leaves the others by distance.
     front = np.argsort(late, axis=1, kind="stable")[:, :m]
     kept = np.take_along_axis(np.where(late, -1, found), front, axis=1)
-    out = np.full((n - first, m), -1, dtype=np.int64)
     out[:, : kept.shape[1]] = kept
     return out

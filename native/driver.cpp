@@ -475,8 +475,8 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
             reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.x.norm_max[s])));
         for (int64_t s = 0; s < comp.z.tiles; ++s)
             reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.z.norm_max[s])));
-        const double slope =
-            std::max(1.0, slope_of(comp.family, 1e-30, static_cast<double>(comp.alpha)));
+        const double slope = std::max(
+            1.0, slope_of(comp.family, STEEPEST * STEEPEST, static_cast<double>(comp.alpha)));
         const double bound = 2.0 * static_cast<double>(inner) * reach * slope *
                              static_cast<double>(std::max(n_, m_));
         ReproducibleSums row_sums(isa_, rows * width, PANEL * width, bound, (rows + cols) / PANEL);

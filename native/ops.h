@@ -17,6 +17,10 @@ constexpr int64_t PANEL_TILES = 4;  // tiles per panel
 constexpr int64_t PANEL = TILE * PANEL_TILES;  // points per panel: a task is a pair of panels
 constexpr int DIFFERENCE_MAX_D = 4;            // up to here h is summed from differences
 
+// Matérn-1/2 is not taken to be steeper than at this distance (in lengthscales / log2(e)): sums are
+// on a grid as coarse as the steepest slope makes it, and what nearer pairs lose is less than this.
+constexpr double STEEPEST = 1e-9;
+
 template <class T>
 constexpr int64_t GROUP = 256 / sizeof(T);  // points per packed group
 template <class T>

@@ -73,12 +73,10 @@ inline Slope<T> slope(vec<T> h, T alpha) {
     } else if constexpr (F == Family::linear) {
         return {-h, splat(T(-1)), vec<T>{}};
     } else {
-        // Matérn-1/2: not steeper than at h = 1e-30, the bound that the driver's sums rely on.
-        const vec<T> a = root(F == Family::matern12 ? vmax(h, splat(T(1e-30))) : h),
-                     e = exp2_of(-a), b = T(LN2) * a;
+        const vec<T> a = root(h), e = exp2_of(-a), b = T(LN2) * a;
         if constexpr (F == Family::matern12) {
             // not differentiable at coinciding points: 0 there, as for |x| at 0
-            const vec<T> d = T(-0.5 * LN2) * e / a;
+            const vec<T> d = T(-0.5 * LN2) * e / vmax(a, splat(T(STEEPEST)));
             return {e, h > TINY<T> ? d : vec<T>{}, vec<T>{}};
         }
         if constexpr (F == Family::matern32)

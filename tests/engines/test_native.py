@@ -198,6 +198,21 @@ def test_float32_gradient_where_the_extent_is_many_lengthscales():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize("extent", [10, 1000])
+def test_matern12_gradient_where_the_extent_is_many_lengthscales(extent):
+    # Its slope has no bound, which must not make the grid of the sums too coarse.
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, extent, size=(1000, 3))
+    X[500:] = X[:500] + 0.3 * rng.normal(size=(500, 3))
+    U, W = rng.normal(size=(2, 1000, 4))
+    D = X[:, None] - X
+    r = np.sqrt((D**2).sum(-1)) + np.eye(1000)
+    expected = np.einsum("ij,ijd->d", (U @ W.T) * np.exp(-r) / r, D**2)
+    operator = KernelOperator(X, Matern12([1.0, 1.0, 1.0]), engine=native(), dtype="float64")
+    found = operator.gradient(U, W)["lengthscale"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7 * np.abs(expected).max())
+
+
 # ---- the same bits --------------------------------------------------------------------------
 
 DETERMINISM = {

@@ -42,7 +42,10 @@ class FullScale:
         L = self.ranks.gather(low_rank(covariance, pivots, self.rows), len(covariance))
         U, self._log_v = _inverse_factor(covariance, L, predecessors.nearest, self.rows)
         self._order = predecessors.order
-        self._U, self._UT = U, U.T.tocsr()
+        self._U = U
+        # Own rows of U, and what they contribute to Uᵀ.
+        self._own = U if self.ranks.size == 1 else U[self.rows]
+        self._own_T = self._own.T.tocsr()
         self._B = _times(U, L, predecessors.order, self.rows)
         A = torch.zeros(self.rank, self.rank, dtype=torch.float64)
         for _, B in self._chunks():
@@ -56,16 +59,15 @@ class FullScale:
 
     def solve(self, R: Tensor) -> Tensor:
         """P⁻¹ R = Uᵀ (I - B A⁻¹ Bᵀ) U R, A = I + Bᵀ B, n x t."""
-        W = torch.from_numpy(self._U @ R.numpy())
+        W, first = torch.from_numpy(self._own @ R.numpy()), self.rows.start
         # As Wᵀ B, which BLAS runs twice as fast as Bᵀ W.
         C = W.new_zeros(W.shape[1], self.rank)
         for rows, B in self._chunks():
-            C.addmm_(W[rows].T, B)
+            C.addmm_(W[rows.start - first : rows.stop - first].T, B)
         C = torch.cholesky_solve(self.ranks.sum(C).T, self._A)
         for rows, B in self._chunks():
-            W[rows] -= B @ C
-        W = self.ranks.gather(W[self.rows], len(W))
-        return torch.from_numpy(self._UT @ W.numpy())
+            W[rows.start - first : rows.stop - first] -= B @ C
+        return self.ranks.sum(torch.from_numpy(self._own_T @ W.numpy()))
 
     def logdet(self) -> float:
         """log|P| = log|A| + Σ log v."""

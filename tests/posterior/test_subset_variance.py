@@ -188,6 +188,20 @@ def test_chosen_neighbours_meet_the_excess():
     assert 0 <= np.median(excess) < 0.03
 
 
+def test_a_way_that_serves_a_few_points_badly_is_not_chosen():
+    class Marginal(SubsetVariance):
+        """Cells are perfect for most points and hopeless for one in eight."""
+
+        def _left_out(self, rows, way):
+            found = torch.ones(len(rows), dtype=torch.float64)
+            found[::8] = 1.0 if way.own else 9.0
+            return found if way.own and way.neighbours > 32 or not way.own else 2 * found
+
+    X = points(3000, 2)
+    V = Marginal(X, Matern32(1.0, 1.0), noise_of(X, 0.1), torch.arange(0))
+    assert (V.own, V.neighbours) == Way(True, 64)
+
+
 def test_errors_name_the_argument():
     X = points(5)
     with pytest.raises(ValueError, match="neighbours: expected a number >= 0, got -1"):

@@ -35,6 +35,7 @@ def test_each_of_them_counts():
     assert choose_rank(**plain | {"columns": 100}) > least
     assert choose_rank(**plain | {"seen": (500, 200.0)}) > least
     assert choose_rank(**plain | {"solves": 10}) > least
+    assert choose_rank(**plain | {"float64": True}) > least
     assert choose_rank(**plain | {"n": 100_000}) > least
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from megagp.kernels import Hyperparameter, Matern32
-from megagp.training.optimisers import CAUTIOUS, WILD, adam, lbfgs
+from megagp.training.optimisers import CAUTIOUS, SHORTER, WILD, _least, adam, lbfgs
 from megagp.training.parameters import LARGEST_RATIO, Parameters
 
 
@@ -240,3 +240,30 @@ def test_same_bits(name):
     run(name, first, 20)
     run(name, second, 20)
     np.testing.assert_array_equal(first.parameters.get(), second.parameters.get())
+
+
+@pytest.mark.parametrize("cubic", [(-1.0, 2.5, 0.0), (-1.0, 1.2, 2.0), (-0.3, -1.0, 3.0)])
+def test_least_of_a_cubic(cubic):
+    slope, b, a = cubic
+
+    def f(u):
+        return 0.7 + u * (slope + u * (b + u * a))
+
+    grid = np.linspace(*SHORTER, 10_001)
+    share, lower = _least(0.7, slope, f(1.0), slope + 2 * b + 3 * a)
+    assert share == pytest.approx(grid[np.argmin(f(grid))], abs=1e-4)
+    assert lower == pytest.approx(0.7 - f(share))
+
+
+def test_least_of_a_falling_line_is_as_far_as_it_goes():
+    assert _least(0.0, -1.0, -1.0, -1.0) == pytest.approx((SHORTER[1], SHORTER[1]))
+
+
+def test_lbfgs_gives_up_a_step_that_gains_nothing_when_shortened():
+    """A wall right behind θ: the first trial shows that there is nothing to gain before it."""
+    here = Bowl(CENTRE).parameters.get()
+    objective = Bowl(here + 1e-4, scale=1e4)
+    objective.noise_level = 1e-3
+    lbfgs(objective, 10, quiet)
+    assert len(objective.calls) == 2
+    np.testing.assert_array_equal(objective.parameters.get(), here)

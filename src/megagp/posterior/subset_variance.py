@@ -45,6 +45,7 @@ PER_MEMBER = 4
 # Training points by which `choose` measures, and how many of their own neighbours tell it what
 # there is to gain.
 SAMPLE, REFERENCE = 48, 512
+TAIL = 2.0  # what the mean excess may be, in terms of the median
 # New points per pass; and rows that any budget has room for.
 CHUNK = 4096
 FEWEST_ROWS = 64
@@ -147,6 +148,7 @@ class SubsetVariance:
     def choose(self, excess: float, random_state: int = 0) -> Way:
         """The first of WAYS by which the median excess of the std is about `excess`.
 
+        And the mean excess at most TAIL times that: cells serve points at their margins badly.
         Training points are left out and predicted from the others. What many own neighbours leave
         falls about as 1 / m, so what halving their number costs is what is still missing.
         """
@@ -161,7 +163,8 @@ class SubsetVariance:
             if way.neighbours + len(rows) > len(self._X):
                 continue
             found = best if way == Way(True, most) else self._left_out(rows, way)
-            if float((found / limit).sqrt().median()) - 1 <= excess:
+            over = (found / limit).sqrt() - 1
+            if float(over.median()) <= excess and float(over.mean()) <= TAIL * excess:
                 return way
         return Way(True, most)
 

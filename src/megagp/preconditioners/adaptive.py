@@ -54,10 +54,11 @@ class AdaptivePreconditioner:
 
     def outdated(self, covariance: Covariance, columns: int) -> bool:
         """Whether `make` would not use the pivots of the last time."""
-        n, d = covariance.operator.X.shape
-        if self._pivots is None or n != self._n:
+        if self._pivots is None or len(covariance) != self._n:
             return True
-        return self._choose(n, d, columns) != self._asked or self._moved(_position(covariance))
+        return self._choose(covariance, columns) != self._asked or self._moved(
+            _position(covariance)
+        )
 
     def make(self, covariance: Covariance, columns: int, hold: bool = False) -> Preconditioner:
         """P for this K̂, for solves of `columns` right-hand sides; with `hold` on the same pivots.
@@ -65,7 +66,7 @@ class AdaptivePreconditioner:
         Estimates of the likelihood differ from one set of pivots to another by more than an
         optimiser's steps do at the end.
         """
-        n, d = covariance.operator.X.shape
+        n = len(covariance)
         if hold and self._pivots is not None and n == self._n:
             return self._factorise(covariance, self._pivots)
         if self.seen is not None and self._n not in (0, n):
@@ -74,7 +75,7 @@ class AdaptivePreconditioner:
         if n != self._n:
             self._pivots = None
         self._n = n
-        rank = self._choose(n, d, columns)
+        rank = self._choose(covariance, columns)
         where = _position(covariance)
         if self._pivots is None or rank != self._asked or self._moved(where):
             self._pivots, self._drawn_at, self._asked = self._draw(covariance, rank), where, rank
@@ -106,16 +107,21 @@ class AdaptivePreconditioner:
         self._pivots = torch.zeros(0, dtype=torch.long) if pivots is None else pivots
         self._predecessors = None
 
-    def _choose(self, n: int, d: int, columns: int) -> int:
+    def _choose(self, covariance: Covariance, columns: int) -> int:
+        n, d = covariance.operator.X.shape
         if self.rank is not None:
             return min(self.rank, n)
-        m = self.neighbours
-        best = choose_rank(n, d, columns, neighbours=m, seen=self.seen, budget=self.budget)
+        m, precise = self.neighbours, covariance.operator.dtype == torch.float64
+        best = choose_rank(
+            n, d, columns, neighbours=m, seen=self.seen, float64=precise, budget=self.budget
+        )
         if self._pivots is None:
             return best
-        now = cost(self._asked, n, d, columns, self.seen, neighbours=m)
-        gain = cost(best, n, d, columns, self.seen, neighbours=m) < WORTH * now
-        return best if gain else self._asked
+        now, then = (
+            cost(k, n, d, columns, self.seen, neighbours=m, float64=precise)
+            for k in (self._asked, best)
+        )
+        return best if then < WORTH * now else self._asked
 
     def _moved(self, where: Tensor) -> bool:
         assert self._drawn_at is not None

@@ -10,6 +10,7 @@ TYPICAL, TYPICAL_WITH_NEIGHBOURS = (1000, 20.0), (300, 10.0)
 # Rough costs in float32 multiply-adds of the native product: evaluating k(x, z) takes about as
 # many as 20 dimensions do.
 EVALUATE = 20
+FLOAT64 = 2.2  # a product with entries in float64, in units of one in float32
 SETUP = 9
 GATHER = 23  # per point, squared number of neighbours and rank: gathered rows, small products
 SOLVE = 20  # per entry of L and right-hand side: two skinny float64 products, bound by memory
@@ -24,14 +25,20 @@ def choose_rank(
     neighbours: int = 0,
     seen: tuple[int, float] | None = None,
     solves: int = 1,
+    float64: bool = False,
     budget: int = 1 << 29,
 ) -> int:
     """The rank with the least total cost for `solves` solves of `columns` right-hand sides.
 
-    seen: (rank, iterations) of an earlier solve like these. budget: bytes for L (float32).
+    seen: (rank, iterations) of an earlier solve like these. float64: entries of K are evaluated
+    so. budget: bytes for L (float32).
     """
     allowed = [k for k in CHOICES if k <= n // 4 and 4 * n * k <= budget]
-    return min(allowed, key=lambda k: cost(k, n, d, columns, seen, solves, neighbours), default=0)
+
+    def total(k: int) -> float:
+        return cost(k, n, d, columns, seen, solves, neighbours, float64)
+
+    return min(allowed, key=total, default=0)
 
 
 def cost(
@@ -42,12 +49,13 @@ def cost(
     seen: tuple[int, float] | None = None,
     solves: int = 1,
     neighbours: int = 0,
+    float64: bool = False,
 ) -> float:
     """Multiply-adds of one factorisation and the solves with it at rank k."""
     rank, iterations = seen or (TYPICAL_WITH_NEIGHBOURS if neighbours else TYPICAL)
     decay = DECAY_WITH_NEIGHBOURS if neighbours else DECAY
     shrunk: float = (max(rank, 20) / max(k, 20)) ** decay
     expected = max(3.0, iterations * shrunk)
-    product = n * n / 2 * (d + EVALUATE + 4 * columns)
+    product = n * n / 2 * (d + EVALUATE + 4 * columns) * (FLOAT64 if float64 else 1.0)
     setup = n * k * (SETUP * k + GATHER * neighbours**2)
     return setup + solves * expected * (product + SOLVE * n * k * columns)

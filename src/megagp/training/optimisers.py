@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ WILD = 0.05
 MEMORY = 10
 FIRST = 0.5
 SHORTENED = 4
+SHORTER = 0.1, 0.5  # by what factor, at most and at least
 CAUTIOUS = 0.3
 IDLE = 2  # steps without a lower loss, that end a search
 GAIN = 0.002  # per observation (nats), that is worth a further step
@@ -28,6 +30,7 @@ NO_START = (
 )
 
 Pair: TypeAlias = tuple[Vector, Vector]  # a step, and the change of the gradient along it
+Place: TypeAlias = tuple[Vector, float, Vector]  # θ, the loss there and its gradient
 Report: TypeAlias = Callable[[int, float, Vector], None]  # step, least loss so far, its θ
 
 
@@ -82,9 +85,9 @@ def lbfgs(
 
     1. A step is taken if the loss is above the least so far by no more than its noise, which
        comes from few probes and loose solves: a search for curvature conditions would chase that.
-    2. It ends when the decrease that its model promises is within the noise, when IDLE steps
-       running brought none, or when a step shortened SHORTENED times is still not good enough
-       (the memory of another search is dropped first).
+    2. It ends when the decrease that its model promises is within the noise (of a further step:
+       less than GAIN), when IDLE steps running brought none, or when a step shortened SHORTENED
+       times is still not good enough (the memory of another search is dropped first).
     3. No hyperparameter moves by more than a factor e at a step; with the memory of another
        search by no more than CAUTIOUS at first, and twice as far after each step that gained.
        Those that push against bounds do not move.
@@ -101,10 +104,11 @@ def lbfgs(
     best = loss, objective.state(), theta
     idle = 0
     for step in range(1, steps + further + 1):
-        found = _step(objective, theta, best[0], gradient, memory, draw, reach)
+        here, worth = (theta, loss, gradient), GAIN if step > steps else 0.0
+        found = _step(objective, here, best[0], memory, draw, reach, worth)
         if found is None and memory and step == 1:
             memory.clear()
-            found = _step(objective, theta, best[0], gradient, memory, draw, reach)
+            found = _step(objective, here, best[0], memory, draw, reach, worth)
         if found is None:
             break
         moved, turned = found[0] - theta, found[2] - gradient
@@ -132,33 +136,54 @@ def lbfgs(
 
 def _step(
     objective: Objective,
-    theta: Vector,
+    here: Place,
     limit: float,
-    gradient: Vector,
     memory: list[Pair],
     draw: int,
     reach: float,
-) -> tuple[Vector, float, Vector] | None:
-    """θ, loss and gradient after the longest step that is good enough; None if none is worth it.
+    worth: float,
+) -> Place | None:
+    """Where the longest step that is good enough leads; None if none is worth it.
 
-    limit: what the loss may be, but for noise.
+    limit: what the loss may be, but for noise. worth: the least decrease to take a step for.
     """
+    theta, loss, gradient = here
     bounds, noise = objective.parameters, objective.noise_level
+    worth = max(worth, noise)
     Z, free = bounds.directions(theta, gradient)
     direction = Z @ -_newton(gradient @ Z, [(s[free], y @ Z) for s, y in memory])
     longest = np.abs(direction).max(initial=0.0)
     if longest == 0:
         return None
     size = min(1.0, reach / longest) if memory else FIRST * reach / longest
-    if -size * (gradient @ direction) < noise:
-        return None
+    promised = -size * (gradient @ direction)
     for _ in range(SHORTENED):
+        if promised < worth:
+            return None
         trial = bounds.clip(theta + size * direction)
         value, slope = objective(trial, draw, hold=True)
-        if np.isfinite(value) and np.isfinite(slope).all() and value <= limit + noise:
+        finite = bool(np.isfinite(value) and np.isfinite(slope).all())
+        if finite and value <= limit + noise:
             return trial, value, slope
-        size *= 0.25
+        shorter = SHORTER[0]
+        if finite:
+            moved = trial - theta
+            shorter, promised = _least(loss, gradient @ moved, value, slope @ moved)
+        size *= shorter
     return None
+
+
+def _least(loss: float, slope: float, trial: float, trial_slope: float) -> tuple[float, float]:
+    """Where on the way to a trial the loss is least, as a share of it, and how much lower.
+
+    By the cubic through both losses with both slopes; the share within the limits of SHORTER.
+    """
+    a = slope + trial_slope + 2 * (loss - trial)
+    b = 3 * (trial - loss) - 2 * slope - trial_slope
+    root = math.sqrt(max(b * b - 3 * a * slope, 0.0))
+    # The zero of 3 a u² + 2 b u + slope at which it rises.
+    share = min(-slope / (b + root), SHORTER[1]) if b + root > 0 else SHORTER[1]
+    return max(share, SHORTER[0]), -share * (slope + share * (b + share * a))
 
 
 def _newton(gradient: Vector, memory: list[Pair]) -> Vector:

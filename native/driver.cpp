@@ -327,6 +327,41 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
     set_cutoffs(inputs, 16 * level);
     if (cull_tolerance == 0 || tiles > 4e7 || culling().bound > cull_tolerance)
         set_cutoffs(inputs, level);
+    choose_entries();
+}
+
+// Whether K = s (1 1' + (k - 1)) is summed as that: where entries differ little, float32 has few
+// digits for the difference, and solves live on it.
+template <class T>
+void Plan<T>::choose_entries() {
+    const Component<T>& p = components_[0];
+    const bool series = p.family == Family::matern12 || p.family == Family::matern32 ||
+                        p.family == Family::matern52 || p.family == Family::rbf;
+    if (sizeof(T) != 4 || components_.size() > 1 || !series) return;
+    // The diagonal of the box around all points.
+    double h = 0;
+    for (int c = 0; c < p.x.d; ++c) {
+        T lo = p.x.lo[c], hi = p.x.hi[c];
+        for (const Points<T>* points : {&p.x, &p.z})
+            for (int64_t i = 0; i < points->tiles; ++i) {
+                lo = std::min(lo, points->lo[i * p.x.d + c]);
+                hi = std::max(hi, points->hi[i * p.x.d + c]);
+            }
+        const double side = static_cast<double>(hi) - static_cast<double>(lo);
+        h += side * side;
+    }
+    if (!p.differences) {
+        h *= 0.5;
+        double x = 0, z = 0;  // no two are further apart than the furthest are from the centre
+        for (int64_t i = 0; i < p.x.tiles; ++i)
+            x = std::max(x, static_cast<double>(p.x.norm_max[i]));
+        for (int64_t j = 0; j < p.z.tiles; ++j)
+            z = std::max(z, static_cast<double>(p.z.norm_max[j]));
+        h = std::min(h, std::pow(std::sqrt(x) + std::sqrt(z), 2));
+    }
+    const double b = (p.family == Family::rbf ? h : std::sqrt(h)) / LOG2E;
+    less_one_ = b <= LESS_ONE_REACH && h < static_cast<double>(p.cutoff);
+    summed_ = 1 - kernel_of(p.family, h, 1);
 }
 
 template <class T>
@@ -390,6 +425,7 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     Workspaces<T> workspaces(run.threads, width, task_count());
     Job<T> j = job();
     j.v_row = j.v_col = rhs.view;
+    j.less_one = less_one_;
     parallel(task_count(), run, [&](int thread, int64_t task) {
         int64_t I, J;
         panel_pair(task, symmetric_, cols / PANEL, &I, &J);
@@ -398,9 +434,13 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         sums.take(I, ws.row_out, PANEL * width);
         if (symmetric_) sums.take(J, ws.col_out, PANEL * width);
     });
+    std::vector<double> ones(t, 0.0);  // 1' v, of one of the shares
+    if (less_one_ && run.share_start == 0 && run.share_stop > 0)
+        for (int64_t i = 0; i < m_; ++i)
+            for (int64_t c = 0; c < t; ++c) ones[c] += v[i * t + c];
     for (int64_t i = 0; i < n_; ++i)
         for (int64_t c = 0; c < t; ++c)
-            out[i * t + c] = outputscale_ * up[c](sums[rhs.view.sum_at(i, c)]);
+            out[i * t + c] = outputscale_ * (up[c](sums[rhs.view.sum_at(i, c)]) + ones[c]);
 }
 
 template <class T>

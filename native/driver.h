@@ -94,9 +94,13 @@ class Plan {
     void block(T* out, const Run& run) const;
 
     CullingStatistics culling() const;
+    // The largest |entry| that products add up, in units of the largest outputscale: 1, or less
+    // where it is 1 - k that they add up.
+    double summed() const { return less_one_ ? summed_ : 1.0; }
 
   private:
     Job<T> job() const;
+    void choose_entries();
     void set_cutoffs(const std::vector<ComponentInput>& inputs, double level);
     int64_t task_count() const;
 
@@ -106,6 +110,8 @@ class Plan {
     bool symmetric_;
     int lead_;            // the component of largest outputscale
     double outputscale_;  // and that outputscale: K is summed in units of it
+    bool less_one_ = false;
+    double summed_ = 1;
     std::vector<PackedPoints<T>> points_;
     std::vector<Component<T>> components_;
     std::vector<double> scales_;  // features are multiplied by this before packing

@@ -130,6 +130,8 @@ class PyPlan {
         return {s.tile_pairs, s.culled_pairs, s.bound};
     }
 
+    double summed() const { return plan_.summed(); }
+
   private:
     // The array's own memory, never that of a converted copy.
     static double* writable(nb::handle array, int64_t rows, int64_t cols) {
@@ -390,7 +392,8 @@ void bind_plan(nb::module_& m, const char* name) {
         .def("gradient", &P::gradient, "u"_a, "w"_a, "gx"_a, "gz"_a, "threads"_a, "share_start"_a,
              "share_stop"_a)
         .def("block", &P::block, "out"_a.noconvert(), "threads"_a)
-        .def("culling", &P::culling);
+        .def("culling", &P::culling)
+        .def("summed", &P::summed);
 }
 
 }  // namespace

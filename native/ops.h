@@ -21,6 +21,9 @@ constexpr int DIFFERENCE_MAX_D = 4;            // up to here h is summed from di
 // on a grid as coarse as the steepest slope makes it, and what nearer pairs lose is less than this.
 constexpr double STEEPEST = 1e-9;
 
+// Up to this b (radial.h) between any two points, float32 products contract k - 1.
+constexpr double LESS_ONE_REACH = 1;
+
 template <class T>
 constexpr int64_t GROUP = 256 / sizeof(T);  // points per packed group
 template <class T>
@@ -86,6 +89,7 @@ struct Job {
     int count;
     int lead;         // the component of largest outputscale
     T outputscale;    // and its outputscale, the unit in which K is summed
+    bool less_one;    // k - 1 is contracted in place of k (radial.h); of a single component
     bool symmetric;   // visit the lower triangle of tile pairs, each for both sides
     bool both_sides;  // not symmetric, but contract for the columns as well
     // product: out += K v

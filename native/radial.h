@@ -47,6 +47,35 @@ inline vec<T> value(vec<T> h, T alpha) {
     }
 }
 
+// Where all points are within LESS_ONE_REACH of each other, k is next to 1 for all pairs, and what
+// tells them apart is in its last digits. There
+//
+//   k - 1 = sum_j (-b)^j c(j) / j!,  j >= 1,  b = L a (rbf: L h),
+//   c(j) = 1 (matern12, rbf),  1 - j (matern32),  1 - j + j (j - 1) / 3 (matern52),
+//
+// has all of them. c(1) = 0 but for matern12 and rbf.
+constexpr int LESS_ONE_TERMS = 12;
+
+template <Family F>
+constexpr double less_one_term(int j) {
+    double term = 1;
+    for (int i = 1; i <= j; ++i) term *= -LN2 / i;
+    if (F == Family::matern32) term *= 1 - j;
+    if (F == Family::matern52) term *= 1 - j + j * (j - 1) / 3.0;
+    return term;
+}
+
+template <Family F>
+inline vec<float> less_one(vec<float> h) {
+    constexpr bool smooth = F == Family::matern32 || F == Family::matern52;
+    constexpr int first = smooth ? 2 : 1;
+    const vec<float> u = F == Family::rbf ? h : root(h);
+    vec<float> sum = splat(static_cast<float>(less_one_term<F>(LESS_ONE_TERMS)));
+    for (int j = LESS_ONE_TERMS - 1; j >= first; --j)
+        sum = sum * u + static_cast<float>(less_one_term<F>(j));
+    return (smooth ? h : u) * sum;
+}
+
 template <class T>
 struct Slope {
     vec<T> value, by_h, by_alpha;

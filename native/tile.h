@@ -242,6 +242,16 @@ void values(const T* h, int64_t size, T weight, T alpha, T* k) {
     }
 }
 
+inline void values_less_one(Family family, float* k, int64_t size) {
+    const auto all = [&](auto f) {
+        for (int64_t j = 0; j < size; j += LANES<float>) store(k + j, f(load(k + j)));
+    };
+    if (family == Family::matern12) all(less_one<Family::matern12>);
+    if (family == Family::matern32) all(less_one<Family::matern32>);
+    if (family == Family::matern52) all(less_one<Family::matern52>);
+    if (family == Family::rbf) all(less_one<Family::rbf>);
+}
+
 #define MEGAGP_FOR_FAMILY(family, CALL)       \
     switch (family) {                         \
         case Family::matern12:                \
@@ -272,8 +282,9 @@ template <class T>
 struct KernelTile {
     TilePair<T> pairs[MAX_COMPONENTS];  // the one of weight 1 first
     int count;
+    bool less_one;
 
-    KernelTile(const Job<T>& job, int64_t i, int64_t j) : count(job.count) {
+    KernelTile(const Job<T>& job, int64_t i, int64_t j) : count(job.count), less_one(job.less_one) {
         for (int q = 0; q < count; ++q)
             pairs[q] = TilePair<T>(job, job.components[(job.lead + q) % count], i, j);
     }
@@ -283,6 +294,9 @@ struct KernelTile {
             T* h = q == 0 ? k : scratch;
             pairs[q].h(block, h);
             const Component<T>& p = *pairs[q].p;
+            if constexpr (sizeof(T) == 4) {
+                if (less_one) return values_less_one(p.family, k, block.size());
+            }
 #define MEGAGP_CALL(F)                                                 \
     q == 0 ? values<T, F, true>(h, block.size(), p.weight, p.alpha, k) \
            : values<T, F, false>(h, block.size(), p.weight, p.alpha, k)

@@ -187,6 +187,70 @@ def test_long_sums_are_float64(d):
     assert np.abs(product[rows].numpy() / expected - 1).max() < 1e-6
 
 
+SERIES = [Matern12, Matern32, Matern52, RBF]
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("family", SERIES)
+@pytest.mark.parametrize("d", [3, 17])
+@pytest.mark.parametrize("reach", [0.01, 0.1, 0.99])
+def test_float32_of_entries_next_to_one_keeps_what_tells_them_apart(
+    instruction_set, family, d, reach
+):
+    """V without a constant part: all of K V is in the last digits of K's entries."""
+    X = points(700, d)
+    X /= np.linalg.norm(X, axis=1).max()
+    b = {Matern12: 1.0, Matern32: 3**0.5, Matern52: 5**0.5, RBF: 1 / np.sqrt(2)}[family]
+    distance = 2 if d > 4 else np.linalg.norm(np.ptp(X, axis=0))
+    size = reach**0.5 if family is RBF else reach
+    kernel = family(b * distance / size, 100.0)
+    V = points(700, 3, 1)
+    V -= V.mean(axis=0)
+    operator = KernelOperator(X, kernel, engine=native(instruction_set))
+    K = reference.matrix(kernel, X, X)
+    assert operator.statistics.summed < 1
+    assert operator.statistics.summed >= 1 - K.min() / 100.0
+    error = np.abs(operator.matmul(V).numpy() - K @ V).max()
+    scale = np.abs(K - 100.0).max() * np.linalg.norm(V, axis=0).max()
+    assert error < 1e-6 * scale
+
+
+@pytest.mark.parametrize("family", SERIES)
+def test_gradient_of_entries_next_to_one(family):
+    X, U, W = points(300, 6), points(300, 4, 1), points(300, 4, 2)
+    U, W = U - U.mean(axis=0), W - W.mean(axis=0)
+    kernel = family(np.full(6, 80.0), 2.0)
+    found = KernelOperator(X, kernel, engine=native()).gradient(U, W)
+    wanted = KernelOperator(X, kernel, engine=native(), dtype="float64").gradient(U, W)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9)
+
+
+def test_entries_next_to_one_are_shared_out_and_rectangular():
+    X, Z, V = points(600, 5), points(500, 5, 1), points(500, 2, 2)
+    kernel = Matern32(100.0, 3.0)
+    operator = KernelOperator(X, kernel, Z, engine=native())
+    assert operator.statistics.summed < 1
+    np.testing.assert_allclose(operator.matmul(V), reference.matrix(kernel, X, Z) @ V, atol=1e-5)
+    for weights in (None, (0.0, 1.0, 2.0)):
+        parts = [operator.matmul(V, Share(i, 3, weights)) for i in range(3)]
+        np.testing.assert_allclose(sum(parts), operator.matmul(V), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        (Matern32(1.0), "float32"),
+        (Matern32(100.0) + Constant(1.0), "float32"),
+        (RationalQuadratic(100.0), "float32"),
+        (Matern32(100.0), "float64"),
+    ],
+)
+def test_other_entries_are_summed_as_they_are(kernel, dtype):
+    operator = KernelOperator(points(50, 3), kernel, engine=native(), dtype=dtype)
+    assert operator.statistics.summed == 1
+
+
 def test_float32_gradient_where_the_extent_is_many_lengthscales():
     # Terms x^2 and x z of a derivative must not cancel to (x - z)^2 at the precision of x^2.
     rng = np.random.default_rng(0)

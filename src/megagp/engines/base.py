@@ -95,6 +95,7 @@ class Statistics:
     `far_fraction` of the entries are approximated by polynomials (NativeEngine), none of them by
     more than `far_error`, all together by at most `far_bound` in the spectral norm. That is for one
     right-hand side; with many, evaluating every entry may be faster, and is then done.
+    `summed` is the largest entry that is rounded and added up, relative to the largest of K.
     """
 
     culled_fraction: float = 0.0
@@ -102,6 +103,7 @@ class Statistics:
     far_fraction: float = 0.0
     far_error: float = 0.0
     far_bound: float = 0.0
+    summed: float = 1.0
 
 
 class Prepared(ABC):

@@ -205,7 +205,7 @@ class PreparedNative(Prepared):
     @cached_property
     def statistics(self) -> Statistics:
         if not self._far_fields:
-            return Statistics(*self._culling)
+            return Statistics(*self._culling, summed=self._plan.summed())
         parts = [field.statistics for field in self._far_fields]
         return Statistics(
             min(part.culled for part in parts),
@@ -269,8 +269,10 @@ class PreparedNative(Prepared):
 
     @cached_property
     def _gradient_plan(self) -> _native.Plan32:
-        # dk/dh of Matérn-1/2 grows without bound as points meet; float32 sums don't survive that.
-        if self._dtype == torch.float32 and any(type(c.leaf) is Matern12 for c in self._components):
+        # dk/dh of Matérn-1/2 grows without bound as points meet; float32 sums don't survive that,
+        # nor do those of B k where all k are next to 1.
+        steep = any(type(c.leaf) is Matern12 for c in self._components)
+        if self._dtype == torch.float32 and (steep or self._plan.summed() < 1):
             return self._make_plan(torch.float64, self._X, self._Z, self._cull_tolerance)
         return self._plan
 

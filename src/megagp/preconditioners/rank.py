@@ -4,14 +4,14 @@ from __future__ import annotations
 
 # Iterations are taken to fall as rank^-DECAY, slower if neighbours see to what the rank leaves;
 # `make bench-solvers` prints them by rank.
-DECAY, DECAY_WITH_NEIGHBOURS = 0.9, 0.5
+DECAY, DECAY_WITH_NEIGHBOURS = 0.9, 0.6
 # Before any solve was seen: iterations to 0.01 at these ranks.
 TYPICAL, TYPICAL_WITH_NEIGHBOURS = (1000, 20.0), (300, 10.0)
 # Rough costs in float32 multiply-adds of the native product: evaluating k(x, z) takes about as
 # many as 20 dimensions do.
 EVALUATE = 20
 FLOAT64 = 2.2  # a product with entries in float64, in units of one in float32
-SETUP = 9
+SETUP = 6
 GATHER = 23  # per point, squared number of neighbours and rank: gathered rows, small products
 SOLVE = 20  # per entry of L and right-hand side: two skinny float64 products, bound by memory
 CHOICES = (50, 100, 200, 300, 400, 500, 700, 1000, 1400, 2000, 2800, 4000)

@@ -290,6 +290,7 @@ class Objective:
         if not self.preconditioner.neighbours:
             return 0.0
         size = float(self.operator.diagonal().max()) * math.sqrt(len(self.Y))
+        size *= self.operator.statistics.summed
         return torch.finfo(torch.float32).eps / 2 * size / float(self.covariance().noise.min())
 
     def latest_preconditioner(self) -> Preconditioner:

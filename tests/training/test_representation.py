@@ -5,7 +5,7 @@ import torch
 
 from megagp import GPRegressor, load
 from megagp.kernels import Hyperparameter, Matern32
-from megagp.training import Solving, choose_representation
+from megagp.training import Solving, choose_representation, representation
 
 
 def chosen(representations, Y):
@@ -21,6 +21,7 @@ def chosen(representations, Y):
         solving=Solving(),
         noise_floor=1e-4,
         seed=0,
+        subset=10_000,
     )
     assert torch.equal(kernel.values()["lengthscale"], before)
     assert float(noise.value) == np.float64(np.exp(np.log(0.1)))
@@ -42,6 +43,24 @@ def test_the_one_in_which_y_is_smooth():
     assert chosen((Z, X), y) == 0
     # A tie goes to the first.
     assert chosen((Z, Z), y) == 0
+
+
+def test_more_points_decide_where_few_cannot(monkeypatch):
+    """Here few points see two inputs, of which many see that one is blurred."""
+    sizes, seen = [], representation.Objective
+
+    def objective(X, *rest):
+        sizes.append(len(X))
+        return seen(X, *rest)
+
+    monkeypatch.setattr(representation, "Objective", objective)
+    X, Z, y = skewed(3000)
+    assert chosen(((X - X.mean(0)) / X.std(0), Z), y) == 1
+    assert sizes == [700, 700]
+    sizes.clear()
+    blurred = Z + 0.01 * np.random.default_rng(1).normal(size=Z.shape)
+    assert chosen((blurred, Z), y) == 1
+    assert sizes == [700, 700, 1449, 1449]
 
 
 def test_a_fit_takes_ranks_where_they_help_and_keeps_them(tmp_path):

@@ -372,6 +372,7 @@ class GPRegressor(Regressor):
             solving=self._solving(ranks),
             noise_floor=self.noise_floor,
             seed=seed,
+            subset=self.subset,
         ):
             return X
         self._x_scores = scores

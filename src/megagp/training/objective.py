@@ -38,7 +38,7 @@ COMMON = 0.6
 # A solve is made with entries in float64 at once where the rounding of entries to float32,
 # ε √n k(x, x), is this much of the noise: it changes the likelihood of an observation by about
 # its square.
-FLOAT32_ROUNDING = 0.03
+FLOAT32_ROUNDING = 0.06
 
 
 @dataclass(frozen=True)

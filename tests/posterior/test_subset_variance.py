@@ -195,7 +195,7 @@ def test_a_way_that_serves_a_few_points_badly_is_not_chosen():
         def _left_out(self, rows, way):
             found = torch.ones(len(rows), dtype=torch.float64)
             found[::8] = 1.0 if way.own else 9.0
-            return found if way.own and way.neighbours > 32 or not way.own else 2 * found
+            return found if (way.own and way.neighbours > 32) or not way.own else 2 * found
 
     X = points(3000, 2)
     V = Marginal(X, Matern32(1.0, 1.0), noise_of(X, 0.1), torch.arange(0))

@@ -168,7 +168,8 @@ def _step(
         shorter = SHORTER[0]
         if finite:
             moved = trial - theta
-            shorter, promised = _least(loss, gradient @ moved, value, slope @ moved)
+            falls, rises = float(gradient @ moved), float(slope @ moved)
+            shorter, promised = _least(loss, falls, value, rises)
         size *= shorter
     return None
 

@@ -141,6 +141,8 @@ class Objective:
         self._rank = 0
         # Y and H are solved apart from the probes, with entries in float64.
         self.split = False
+        # Solves with entries in float32 did not converge.
+        self.float32_failed = False
         self._P: Preconditioner | None = None
 
     @property
@@ -250,6 +252,7 @@ class Objective:
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
             self.operator, self.split = self.operator.astype("float64"), False
+            self.float32_failed = True
             found = self._stochastic(self.covariance(), P, draw)
         self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
         self._rank = P.rank
@@ -258,6 +261,7 @@ class Objective:
             pivoting, pivots = self.preconditioner.state()
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
             facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "split": self.split}
+            facts["float32_failed"] = self.float32_failed
             self.checkpoint.record(
                 {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
             )
@@ -310,5 +314,5 @@ class Objective:
         self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
         self._rank = entry["rank"]
         self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
-        self.split = entry["split"]
+        self.split, self.float32_failed = entry["split"], entry["float32_failed"]
         return unpack(entry, state, self.Y, self.H)

@@ -169,9 +169,9 @@ def train(
             objective = objective_on(phase.size)
             objective.preconditioner = before.preconditioner
             objective.preconditioner.neighbours = solving.neighbours_for(phase.size)
-            # What needed float64 on fewer points needs it on more.
-            objective.operator = objective.operator.astype(before.operator.dtype)
-            objective.split = before.split
+            objective.split, objective.float32_failed = before.split, before.float32_failed
+            if before.float32_failed:  # on fewer points: so it would on more
+                objective.operator = objective.operator.astype("float64")
         objective.tolerance = phase.tolerance
         _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step)
         # Adam draws probes at each step; the next phase goes on from the last, so that its

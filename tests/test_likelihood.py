@@ -401,3 +401,29 @@ def test_y_alone_goes_over_where_only_it_fails():
     assert found.solve.converged
     assert found.value == pytest.approx(whole.value, rel=1e-7)
     np.testing.assert_allclose(flat(found.gradient), flat(whole.gradient), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("noise", "outputscale"), [(1e-3, 50.0), (3e-4, 50.0), (1e-2, 1.0)])
+def test_what_float32_changes(noise, outputscale):
+    # Wide enough for entries of all sizes, and none that would be summed as k - 1.
+    covariance, Y, H = problem(Matern32(2.0, outputscale), 600, noise)
+    operator, n = covariance.operator, len(Y)
+    rounded = operator.matmul(torch.eye(n, dtype=torch.float64)).numpy()
+    rounded = 0.5 * (rounded + rounded.T) + np.diag(covariance.noise.numpy())
+    X = operator.X.numpy()
+    exact = reference.matrix(operator.kernel, X, X) + np.diag(covariance.noise.numpy())
+    parts = (Y.numpy(), H.numpy())
+    change = abs(_log_likelihood(rounded, *parts) - _log_likelihood(exact, *parts))
+    way = {"rtol": 0.01, "precise": covariance.precise()}
+    found = estimate(covariance, Y, H, 300, weigh_rounding=True, **way).rounding
+    # Its terms are added without their signs: a bound more than an estimate.
+    assert change <= 1.5 * found
+    assert found <= 20 * change
+    assert estimate(covariance, Y, H, 300, **way).rounding == 0.0
+
+
+def _log_likelihood(K_hat, Y, H):
+    beta = np.linalg.solve(H.T @ np.linalg.solve(K_hat, H), H.T @ np.linalg.solve(K_hat, Y))
+    e = Y - H @ beta
+    quadratic, logdet = float((e * np.linalg.solve(K_hat, e)).sum()), np.linalg.slogdet(K_hat)[1]
+    return -0.5 * (quadratic + logdet + len(Y) * np.log(2 * np.pi))

@@ -43,7 +43,8 @@ class Evaluation:
     that is not frozen, "noise_variance" among them. standard_error: of `value`, from the
     spread of the probes; 0 for the dense way. weights: K̂⁻¹ (Y - H β), n x p.
     solutions: K̂⁻¹ [Y, H], to start the next solve from. split: those were made with entries
-    in float64, apart from the probes.
+    in float64, apart from the probes. rounding: what entries in float32 have changed in `value`, at
+    most about, where that was asked for.
     """
 
     value: float
@@ -54,6 +55,7 @@ class Evaluation:
     solutions: Tensor
     solve: SolveResult
     split: bool = False
+    rounding: float = 0.0
 
 
 def generalised_least_squares(H: Tensor, Y: Tensor, VH: Tensor, VY: Tensor) -> Trend:
@@ -86,6 +88,7 @@ def stochastic(
     precise: Covariance | None = None,
     precise_saver: Saver | None = None,
     split: bool = False,
+    weigh_rounding: bool = False,
 ) -> Evaluation:
     """Value and gradient by PCG on [Y, H, Z] with probes z ~ N(0, P).
 
@@ -97,6 +100,7 @@ def stochastic(
     precise: K̂ with entries in float64, for Y and H alone: with `split` from the start, else
     where they have not converged and the probes have. Y needs it first, being no draw from P.
     With it, solves with `covariance` give up early.
+    weigh_rounding: say by one product of `precise` what the entries of `covariance` change.
     """
     n, p, q = len(Y), Y.shape[1], H.shape[1]
     Z = preconditioner.sample(probes, generator)
@@ -155,8 +159,14 @@ def stochastic(
     logdet = preconditioner.logdet() + float(forms.mean())
     error = 0.5 * p * float(forms.std()) / math.sqrt(probes) if probes > 1 else math.inf
     U = torch.cat([0.5 * V, (-0.5 * p / probes) * VZ], dim=1)
-    W = torch.cat([V, preconditioner.solve(Z)], dim=1)
-    gradient = _by_logarithm(covariance, U, W)
+    PZ = preconditioner.solve(Z)
+    gradient = _by_logarithm(covariance, U, torch.cat([V, PZ], dim=1))
+    rounding = 0.0
+    if weigh_rounding and precise is not None and result.converged:
+        solved = torch.cat([V, VZ], dim=1)
+        R = torch.cat([R, result.R[:, p + q :]], dim=1)
+        E = torch.cat([Y - H @ trend.coefficients, Z], dim=1) - precise.matmul(solved) - R
+        rounding = _rounding(E, preconditioner.solve(E), torch.cat([V, PZ], dim=1), p)
     return Evaluation(
         -0.5 * (quadratic + p * logdet + n * p * math.log(2 * math.pi)),
         gradient,
@@ -166,7 +176,22 @@ def stochastic(
         result.x[:, : p + q],
         result,
         split,
+        rounding,
     )
+
+
+def _rounding(E: Tensor, PE: Tensor, V: Tensor, p: int) -> float:
+    """How much K̃ = K̂ + E in the place of K̂ changes the log likelihood, at most about.
+
+    E: (K̃ - K̂) v for the p columns of weights v = K̃⁻¹ e, then for the solutions x = K̃⁻¹ z; PE:
+    P⁻¹ E; V: those weights, then P⁻¹ z. To second order, with P in the place of K̃ there,
+        eᵀK̂⁻¹e - eᵀK̃⁻¹e = vᵀEv + vᵀEK̃⁻¹Ev
+        log|K̃| - log|K̂| = tr K̃⁻¹E + ½ tr (K̃⁻¹E)² = E_z (P⁻¹z)ᵀEx + ½ (Ex)ᵀK̃⁻¹(Ex).
+    The first terms cancel but for chance, if y is like a draw from N(0, K̂).
+    """
+    first, second = (V * E).sum(0), (PE * E).sum(0)
+    change = float(first[:p].sum() - p * first[p:].mean())
+    return 0.5 * (abs(change) + float(second[:p].sum() + 0.5 * p * second[p:].mean()))
 
 
 def dense(covariance: Covariance, Y: Tensor, H: Tensor) -> Evaluation:

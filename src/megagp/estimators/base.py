@@ -25,6 +25,7 @@ from megagp.kernels import Kernel, Matern32
 from megagp.normal_scores import NormalScores
 from megagp.progress import Progress
 from megagp.storage import PathLike, StorageError, require, require_tensor, write
+from megagp.training import start_lengthscale
 from megagp.whitening import Whitening
 
 Array = NDArray[np.float64]
@@ -189,14 +190,19 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         found: Array = values.numpy()
         return found[..., 0] if self._one_output else found
 
-    def _start_kernel(self, d: int) -> Kernel:
-        """A copy of the kernel to start from, that fits d inputs."""
-        if self.kernel is not None:
-            kernel = self.kernel.copy()
-        else:
-            kernel = Matern32(np.ones(d) if self.ard else 1.0)
+    def _start_kernel(self, X: Tensor) -> Kernel:
+        """A copy of the kernel to start from, that fits whitened X (n x d)."""
+        d = X.shape[1]
+        kernel = self._default_kernel(X) if self.kernel is None else self.kernel.copy()
         kernel.check_inputs(d)
         return kernel
+
+    def _default_kernel(self, X: Tensor) -> Kernel:
+        return Matern32(self._start_lengthscales(X))
+
+    def _start_lengthscales(self, X: Tensor) -> Array:
+        """One for each input, or one for all."""
+        return np.full(X.shape[1] if self.ard else (), start_lengthscale(X))
 
     def _writes(self) -> bool:
         """Whether this process is the one that writes files."""

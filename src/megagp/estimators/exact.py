@@ -291,7 +291,7 @@ class GPRegressor(Regressor):
         self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress, ranks: Ranks
     ) -> None:
         n, d = X.shape
-        kernel = self._start_kernel(d)
+        kernel = self._start_kernel(X)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         recipe = self._recipe(n)
         seed = self._seed(ranks)
@@ -427,13 +427,13 @@ class GPRegressor(Regressor):
             learning_rate=self.learning_rate,
         )
 
-    def _start_kernel(self, d: int) -> Kernel:
-        if self.kernel is not None or self.quality == "usual":
-            return super()._start_kernel(d)
+    def _default_kernel(self, X: Tensor) -> Kernel:
+        if self.quality == "usual":
+            return super()._default_kernel(X)
         # A rough part and a smooth one, each with lengthscales of its own: the likelihood weighs
         # them, which is a choice of smoothness, input by input.
-        one = np.ones(d) if self.ard else np.ones(())
-        return Matern12(one, 0.5) + Matern52(ROUGH_TO_SMOOTH * one, 0.5)
+        rough = self._start_lengthscales(X)
+        return Matern12(rough, 0.5) + Matern52(ROUGH_TO_SMOOTH * rough, 0.5)
 
     def _solving(self, ranks: Ranks) -> Solving:
         return Solving(

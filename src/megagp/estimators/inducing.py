@@ -90,7 +90,7 @@ class InducingRegressor(Regressor):
 
     def _start(self, X: Tensor, seed: int) -> InducingParameters:
         """Hyperparameters and inducing points to start from."""
-        kernel = self._start_kernel(X.shape[1])
+        kernel = self._start_kernel(X)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         Z = choose_inducing(X, kernel, self.inducing_points, self.inducing_start, seed)
         return InducingParameters(kernel, noise, self.noise_floor, Z, self.learn_inducing)

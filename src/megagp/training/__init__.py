@@ -3,6 +3,7 @@
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Step, Trained, train
 from megagp.training.representation import choose_representation
+from megagp.training.start import start_lengthscale
 
 __all__ = [
     "DENSE_BELOW",
@@ -16,5 +17,6 @@ __all__ = [
     "Tally",
     "Trained",
     "choose_representation",
+    "start_lengthscale",
     "train",
 ]

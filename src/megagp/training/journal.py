@@ -22,6 +22,7 @@ def pack(found: Evaluation) -> tuple[dict[str, Any], State]:
         "gradient": {name: g.tolist() for name, g in found.gradient.items()},
         "status": [status.name for status in found.solve.status],
         "iterations": found.solve.iterations.tolist(),
+        "rounding": found.rounding,
     }
     return entry, {"solutions": found.solutions}
 
@@ -47,4 +48,5 @@ def unpack(entry: dict[str, Any], state: State, Y: Tensor, H: Tensor) -> Evaluat
             iterations,
             torch.zeros(len(iterations), dtype=torch.float64),
         ),
+        rounding=entry["rounding"],
     )

@@ -35,10 +35,10 @@ NEIGHBOURS, MANY_NEIGHBOURS, MANY_POINTS = 12, 24, 50_000
 # The probes being fixed, two losses differ by less noise than each has: this share of it.
 COMMON = 0.6
 
-# A solve is made with entries in float64 at once where the rounding of entries to float32,
-# ε √n k(x, x), is this much of the noise: it changes the likelihood of an observation by about
-# its square.
-FLOAT32_ROUNDING = 0.06
+# Where the rounding of entries to float32, ε √n k(x, x), is this much of the noise, what it changes
+# in the likelihood is measured; entries are evaluated in float64 from this many nats per
+# observation on.
+SUSPECT_ROUNDING, ROUNDING = 0.06, 2e-3
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Objective:
         self._rank = 0
         # Y and H are solved apart from the probes, with entries in float64.
         self.split = False
-        # Solves with entries in float32 did not converge.
+        # Solves with entries in float32 did not converge, or changed the likelihood.
         self.float32_failed = False
         self._P: Preconditioner | None = None
 
@@ -153,8 +153,10 @@ class Objective:
         """
         if len(self.Y) <= self.solving.dense_below:
             return max(self.tolerance, EXACT_NOISE)
-        probes = 0.0 if self.last is None else COMMON * self.last.standard_error / self.Y.numel()
-        return max(self.tolerance, STOCHASTIC_NOISE, probes)
+        if self.last is None:
+            return max(self.tolerance, STOCHASTIC_NOISE)
+        error = max(COMMON * self.last.standard_error, self.last.rounding) / self.Y.numel()
+        return max(self.tolerance, STOCHASTIC_NOISE, error)
 
     def covariance(self) -> Covariance:
         """K̂ at the present hyperparameters."""
@@ -241,14 +243,14 @@ class Objective:
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
-        if self.operator.dtype == torch.float32 and self._rounding() > FLOAT32_ROUNDING:
-            self.operator = self.operator.astype("float64")
-            covariance = self.covariance()
         self._P = None  # not both at once: each takes most of the memory of a fit
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         found = self._stochastic(covariance, P, draw)
         self.split = found.split
-        if not found.solve.converged and self.operator.dtype == torch.float32:
+        rounding = found.rounding / self.Y.numel()
+        rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
+        failed = not found.solve.converged or rounding > ROUNDING
+        if failed and self.operator.dtype == torch.float32:
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
             self.operator, self.split = self.operator.astype("float64"), False
@@ -287,12 +289,11 @@ class Objective:
             precise=covariance.precise() if single else None,
             precise_saver=self.saver(f"targets {draw}, {dtype}"),
             split=self.split,
+            weigh_rounding=single and self._rounding() > SUSPECT_ROUNDING,
         )
 
     def _rounding(self) -> float:
         """By how much rounding to float32 changes K, as a matrix, relative to the noise."""
-        if not self.preconditioner.neighbours:
-            return 0.0
         size = float(self.operator.diagonal().max()) * math.sqrt(len(self.Y))
         size *= self.operator.statistics.summed
         return torch.finfo(torch.float32).eps / 2 * size / float(self.covariance().noise.min())

@@ -15,6 +15,7 @@
 #include "driver.h"
 #include "far_driver.h"
 #include "joint_driver.h"
+#include "sparse.h"
 #include "vecchia_driver.h"
 
 namespace nb = nanobind;
@@ -381,6 +382,65 @@ void bind_vecchia(nb::module_& m, const char* name) {
           "threads"_a, "instruction_set"_a);
 }
 
+using Whole = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Columns = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A matrix by its rows; what they point to is checked once, here, and kept alive.
+class PySparseRows {
+  public:
+    PySparseRows(Whole starts, Columns columns, Vector values, int64_t width)
+        : starts_(starts), columns_(columns), values_(values), width_(width) {
+        const int64_t entries = static_cast<int64_t>(columns.shape(0));
+        expect(starts.shape(0) >= 1 && static_cast<int64_t>(values.shape(0)) == entries,
+               "starts, columns, values: expected rows + 1, and as many columns as values");
+        expect(starts(0) >= 0 && starts(rows()) <= entries, "starts: expected numbers of entries");
+        for (int64_t i = 0; i < rows(); ++i)
+            expect(starts(i) <= starts(i + 1), "starts: expected rising numbers");
+        for (int64_t e = starts(0); e < starts(rows()); ++e)
+            expect(columns(e) >= 0 && columns(e) < width, "columns: expected 0 .. width");
+    }
+
+    template <class T>
+    void times(Whole which, nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> X,
+               nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> out, int threads) const {
+        expect(static_cast<int64_t>(X.shape(0)) == width_, "X: expected a row for each column");
+        expect(out.shape(0) == which.shape(0) && out.shape(1) == X.shape(1),
+               "out: expected rows x columns of X");
+        expect_rows(which);
+        const Run run = make_run(threads, 0, 1);
+        unlocked([&] {
+            sparse_times(view(), which.data(), static_cast<int64_t>(which.shape(0)), X.data(),
+                         static_cast<int64_t>(X.shape(1)), out.data(), run);
+        });
+    }
+
+    void solve(Whole order, Output Z) const {
+        expect(rows() == width_ && static_cast<int64_t>(Z.shape(0)) == width_,
+               "Z: expected a row for each of a square matrix");
+        expect_rows(order);
+        for (int64_t i = 0; i < rows(); ++i)
+            expect(starts_(i) < starts_(i + 1) && columns_(starts_(i + 1) - 1) == i,
+                   "columns: expected the diagonal last in each row");
+        unlocked([&] {
+            sparse_solve(view(), order.data(), static_cast<int64_t>(order.shape(0)), Z.data(),
+                         static_cast<int64_t>(Z.shape(1)));
+        });
+    }
+
+  private:
+    int64_t rows() const { return static_cast<int64_t>(starts_.shape(0)) - 1; }
+    SparseRows view() const { return {starts_.data(), columns_.data(), values_.data()}; }
+    void expect_rows(const Whole& which) const {
+        for (size_t s = 0; s < which.shape(0); ++s)
+            expect(which(s) >= 0 && which(s) < rows(), "rows: expected some of the matrix");
+    }
+
+    Whole starts_;
+    Columns columns_;
+    Vector values_;
+    int64_t width_;
+};
+
 template <class T>
 void bind_plan(nb::module_& m, const char* name) {
     using P = PyPlan<T>;
@@ -417,6 +477,14 @@ NB_MODULE(_native, m) {
     bind_joint<double>(m, "joint64");
     bind_vecchia<float>(m, "vecchia32");
     bind_vecchia<double>(m, "vecchia64");
+    nb::class_<PySparseRows>(m, "SparseRows")
+        .def(nb::init<Whole, Columns, Vector, int64_t>(), "starts"_a.noconvert(),
+             "columns"_a.noconvert(), "values"_a.noconvert(), "width"_a)
+        .def("times32", &PySparseRows::times<float>, "which"_a, "X"_a.noconvert(),
+             "out"_a.noconvert(), "threads"_a)
+        .def("times64", &PySparseRows::times<double>, "which"_a, "X"_a.noconvert(),
+             "out"_a.noconvert(), "threads"_a)
+        .def("solve", &PySparseRows::solve, "order"_a, "Z"_a.noconvert());
     m.def(
         "joint_factor_size",
         [](int64_t neighbours, bool single) {

@@ -95,5 +95,19 @@ def vecchia32(
 
 vecchia64 = vecchia32
 
+class SparseRows:
+    def __init__(
+        self,
+        starts: NDArray[int64],
+        columns: NDArray[int32],
+        values: NDArray[float64],
+        width: int,
+    ) -> None: ...
+    def times32(
+        self, which: NDArray[int64], X: NDArray[float32], out: NDArray[float32], threads: int
+    ) -> None: ...
+    def times64(self, which: NDArray[int64], X: _Matrix, out: _Matrix, threads: int) -> None: ...
+    def solve(self, order: NDArray[int64], Z: _Matrix) -> None: ...
+
 def instruction_sets() -> list[str]: ...
 def fma_rate(instruction_set: str, seconds: float) -> float: ...

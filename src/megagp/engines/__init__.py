@@ -5,6 +5,7 @@ tiles     plain torch: any device, any kernel; the reference
 native    fused SIMD on CPU cores
 triton    fused on CUDA devices
 cached    K kept in memory, where a budget allows it
+sparse    the core's products of sparse rows, for preconditioners
 ordering  neighbours in space as neighbours in memory
 choice    which of them runs a case, and why
 """
@@ -13,6 +14,7 @@ from megagp.engines.base import WHOLE, Engine, Gradient, Prepared, Share, Statis
 from megagp.engines.cached import Cached
 from megagp.engines.choice import choose
 from megagp.engines.native import NativeEngine, instruction_sets
+from megagp.engines.sparse import SparseRows
 from megagp.engines.tiles import TilesEngine
 from megagp.engines.triton import TritonEngine
 
@@ -24,6 +26,7 @@ __all__ = [
     "NativeEngine",
     "Prepared",
     "Share",
+    "SparseRows",
     "Statistics",
     "Support",
     "TilesEngine",

@@ -18,11 +18,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.linalg import spsolve_triangular
 from torch import Tensor
 
 from megagp.covariance import Covariance
+from megagp.engines import SparseRows
 from megagp.preconditioners.pivoted_cholesky import CHUNK, in_float64, low_rank
 from megagp.preconditioners.predecessors import Predecessors
 from megagp.preconditioners.vecchia import predict
@@ -44,8 +43,8 @@ class FullScale:
         self._order = predecessors.order
         self._U = U
         # Own rows of U, and what they contribute to Uᵀ.
-        self._own = U if self.ranks.size == 1 else U[self.rows]
-        self._own_T = self._own.T.tocsr()
+        self._own = U if self.ranks.size == 1 else U.some(self.rows)
+        self._own_T = self._own.transposed()
         self._B = _times(U, L, predecessors.order, self.rows)
         A = torch.zeros(self.rank, self.rank, dtype=torch.float64)
         for _, B in self._chunks():
@@ -59,7 +58,7 @@ class FullScale:
 
     def solve(self, R: Tensor) -> Tensor:
         """P⁻¹ R = Uᵀ (I - B A⁻¹ Bᵀ) U R, A = I + Bᵀ B, n x t."""
-        W, first = torch.from_numpy(self._own @ R.numpy()), self.rows.start
+        W, first = self._own.times(R), self.rows.start
         # As Wᵀ B, which BLAS runs twice as fast as Bᵀ W.
         C = W.new_zeros(W.shape[1], self.rank)
         for rows, B in self._chunks():
@@ -67,7 +66,7 @@ class FullScale:
         C = torch.cholesky_solve(self.ranks.sum(C).T, self._A)
         for rows, B in self._chunks():
             W[rows.start - first : rows.stop - first] -= B @ C
-        return self.ranks.sum(torch.from_numpy(self._own_T @ W.numpy()))
+        return self.ranks.sum(self._own_T.times(W))
 
     def logdet(self) -> float:
         """log|P| = log|A| + Σ log v."""
@@ -77,13 +76,11 @@ class FullScale:
         """z = U⁻¹ (B ε₁ + ε₂) ~ N(0, P): n x count."""
         draw = {"generator": generator, "dtype": torch.float64}
         low = torch.randn(self.rank, count, **draw)  # type: ignore[call-overload]
-        Z: Tensor = torch.randn(self._U.shape[0], count, **draw)  # type: ignore[call-overload]
+        Z: Tensor = torch.randn(len(self._U), count, **draw)  # type: ignore[call-overload]
         for rows, B in self._chunks():
             Z[rows] += B @ low
         Z = self.ranks.gather(Z[self.rows], len(Z))
-        order = self._order
-        triangle = self._U[order][:, order]
-        Z[order] = torch.from_numpy(spsolve_triangular(triangle, Z[order].numpy(), lower=True))
+        self._U.solve(self._order, Z)
         return Z
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -92,32 +89,29 @@ class FullScale:
 
 def _inverse_factor(
     covariance: Covariance, L: Tensor, nearest: NDArray[np.int64], own: slice
-) -> tuple[csr_array, float]:
-    """U in CSR, and Σ log v; rows `own` are made here, the others by other ranks."""
+) -> tuple[SparseRows, float]:
+    """U, and Σ log v; rows `own` are made here, the others by other ranks."""
     n, m = nearest.shape
     found = covariance.ranks.gather(torch.column_stack(predict(covariance, L, nearest, own)), n)
     weights, v = found[:, :m], found[:, m]
     scale = v.rsqrt()
     there = nearest >= 0
     # A row: its predecessors, then itself.
-    indices = np.concatenate([nearest, np.arange(n)[:, None]], axis=1)
+    columns = np.concatenate([nearest, np.arange(n)[:, None]], axis=1, dtype=np.int32)
     values = torch.cat([-weights * scale[:, None], scale[:, None]], dim=1).numpy()
     kept = np.concatenate([there, np.ones((n, 1), dtype=bool)], axis=1)
-    pointers = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-    U = csr_array((values[kept], indices[kept], pointers), shape=(n, n))
-    U.sort_indices()
-    return U, float(v.log().sum())
+    starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+    return SparseRows(starts, columns[kept], values[kept], n), float(v.log().sum())
 
 
-def _times(U: csr_array, L: Tensor, order: NDArray[np.int64], own: slice) -> Tensor:
+def _times(U: SparseRows, L: Tensor, order: NDArray[np.int64], own: slice) -> Tensor:
     """Rows `own` of U L, written over L.
 
     Row i of the product needs the rows of L of i and of its predecessors: from last to first,
     nothing is overwritten that is still needed.
     """
-    entries = L.numpy()
     mine = order[(order >= own.start) & (order < own.stop)]
     for end in range(len(mine), 0, -CHUNK):
         rows = mine[max(0, end - CHUNK) : end]
-        entries[rows] = U[rows].astype(entries.dtype) @ entries
+        L[torch.from_numpy(rows)] = U.times(L, rows)
     return L if own.stop - own.start == len(L) else L[own].clone()

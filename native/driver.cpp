@@ -17,6 +17,14 @@ namespace {
 
 constexpr double LOG2E = 1.44269504088896340736;
 
+template <class T>
+double largest_half_norm(const Points<T>& points) {
+    double found = 0;
+    for (int64_t s = 0; s < points.tiles; ++s)
+        found = std::max(found, static_cast<double>(points.norm_max[s]));
+    return found;
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class T>
@@ -352,12 +360,10 @@ void Plan<T>::choose_entries() {
     }
     if (!p.differences) {
         h *= 0.5;
-        double x = 0, z = 0;  // no two are further apart than the furthest are from the centre
-        for (int64_t i = 0; i < p.x.tiles; ++i)
-            x = std::max(x, static_cast<double>(p.x.norm_max[i]));
-        for (int64_t j = 0; j < p.z.tiles; ++j)
-            z = std::max(z, static_cast<double>(p.z.norm_max[j]));
-        h = std::min(h, std::pow(std::sqrt(x) + std::sqrt(z), 2));
+        // No two are further apart than the furthest are from the centre.
+        const double furthest =
+            std::sqrt(largest_half_norm(p.x)) + std::sqrt(largest_half_norm(p.z));
+        h = std::min(h, furthest * furthest);
     }
     const double b = (p.family == Family::rbf ? h : std::sqrt(h)) / LOG2E;
     less_one_ = b <= LESS_ONE_REACH && h < static_cast<double>(p.cutoff);
@@ -410,14 +416,8 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     double bound = 0;  // of |K| row sums
     for (const Component<T>& p : components_) {
         double top = 1;
-        if (p.family == Family::linear) {
-            double x = 0, z = 0;
-            for (int64_t i = 0; i < p.x.tiles; ++i)
-                x = std::max(x, static_cast<double>(p.x.norm_max[i]));
-            for (int64_t j = 0; j < p.z.tiles; ++j)
-                z = std::max(z, static_cast<double>(p.z.norm_max[j]));
-            top = 2.01 * std::sqrt(x * z);
-        }
+        if (p.family == Family::linear)
+            top = 2.01 * std::sqrt(largest_half_norm(p.x) * largest_half_norm(p.z));
         bound += 1.01 * top * static_cast<double>(p.weight) * static_cast<double>(m_);
     }
     const int64_t width = rhs.view.width(), terms = (rows + cols) / PANEL;
@@ -510,11 +510,9 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         j.col_centres = col_centres.data();
         const int64_t width = at_rows.view.width();
 
-        double reach = 1;  // largest |feature|
-        for (int64_t s = 0; s < comp.x.tiles; ++s)
-            reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.x.norm_max[s])));
-        for (int64_t s = 0; s < comp.z.tiles; ++s)
-            reach = std::max(reach, std::sqrt(2.0 * static_cast<double>(comp.z.norm_max[s])));
+        // The largest |feature|.
+        const double largest = std::max(largest_half_norm(comp.x), largest_half_norm(comp.z));
+        const double reach = std::max(1.0, std::sqrt(2.0 * largest));
         const double slope = std::max(
             1.0, slope_of(comp.family, STEEPEST * STEEPEST, static_cast<double>(comp.alpha)));
         const double bound = 2.0 * static_cast<double>(inner) * reach * slope *

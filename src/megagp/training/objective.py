@@ -245,7 +245,8 @@ class Objective:
         """An evaluation by solves, noted in the checkpoint."""
         self._P = None  # not both at once: each takes most of the memory of a fit
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
-        found = self._stochastic(covariance, P, draw)
+        start = None if self.last is None else self.last.solutions
+        found = self._stochastic(covariance, P, draw, start)
         self.split = found.split
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
@@ -255,7 +256,8 @@ class Objective:
             # of one too far from K̂: from here on in float64.
             self.operator, self.split = self.operator.astype("float64"), False
             self.float32_failed = True
-            found = self._stochastic(self.covariance(), P, draw)
+            start = found.solutions if found.solve.converged else start
+            found = self._stochastic(self.covariance(), P, draw, start)
         self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
         self._rank = P.rank
         if self.checkpoint is not None:
@@ -269,7 +271,9 @@ class Objective:
             )
         return found
 
-    def _stochastic(self, covariance: Covariance, P: Preconditioner, draw: int) -> Evaluation:
+    def _stochastic(
+        self, covariance: Covariance, P: Preconditioner, draw: int, start: Tensor | None
+    ) -> Evaluation:
         dtype = covariance.operator.dtype
         single = dtype == torch.float32 and self.preconditioner.neighbours > 0
         return stochastic(
@@ -283,7 +287,7 @@ class Objective:
             probe_rtol=self.solving.probe_rtol,
             max_iter=self.solving.max_iter,
             min_iter=self.solving.min_iter,
-            start=None if self.last is None else self.last.solutions,
+            start=start,
             callback=self.callback,
             saver=self.saver(f"probes {draw}, {dtype}, {self.split}"),
             precise=covariance.precise() if single else None,

@@ -11,6 +11,7 @@ from megagp.kernels import RBF, Hyperparameter, Matern32
 from megagp.mean import basis
 from megagp.progress import Progress
 from megagp.training import METHODS, Recipe, Solving, train
+from megagp.training.recipe import GROWTH
 
 ALL_DENSE, NEVER_DENSE = 10**9, 0
 
@@ -56,11 +57,19 @@ def exact_loss(X, Y, kernel, noise):
         (1500, [(1500, "lbfgs")]),
         (1501, [(700, "lbfgs"), (1025, "lbfgs"), (1501, "lbfgs")]),
         (10_000, [(700, "lbfgs"), (2646, "lbfgs"), (10_000, "lbfgs")]),
-        (1_000_000, [(700, "lbfgs"), (10_000, "lbfgs"), (1_000_000, "lbfgs")]),
+        (50_000, [(700, "lbfgs"), (5916, "lbfgs"), (50_000, "lbfgs")]),
+        (100_000, [(700, "lbfgs"), (3659, "lbfgs"), (19_129, "lbfgs"), (100_000, "lbfgs")]),
     ],
 )
 def test_pretraining_by_size(n, expected):
     assert [(p.size, p.optimiser) for p in Recipe().phases(n)] == expected
+
+
+def test_no_leg_is_many_times_the_last():
+    sizes = [p.size for p in Recipe().phases(10**7)]
+    assert sizes[-1] == 10**7
+    assert max(np.divide(sizes[1:], sizes[:-1])) <= GROWTH + 0.01
+    assert [p.size for p in Recipe(subset=900).phases(10**7)] == [700, 900, *sizes[2:]]
 
 
 def test_phases_by_method():

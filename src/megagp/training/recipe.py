@@ -24,6 +24,9 @@ START = 700
 START_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 40, 12, 3
 # Decrease of the loss that is worth a step while there is more data to come.
 PREPARED = 2e-3
+# Each leg has at most so many times the points of the one before: an evaluation on all of them costs
+# the square of that, and one that others have prepared needs fewer.
+GROWTH = 8.5
 METHODS = ("pretrain", "paper", "adam", "lbfgs", "none")
 
 
@@ -33,8 +36,9 @@ class Recipe:
 
     method:
     - "pretrain": L-BFGS on START random points, where the likelihood is exact and cheap, then on
-      √(START n) of them (at most `subset`), then a few steps on everything; each leg ends when
-      nothing is gained but noise, and hands on what it knows of the curvature;
+      more and more of them, each leg at most GROWTH times the last (the second at most `subset`),
+      then a few steps on everything; each leg ends when nothing is gained but noise, and hands on
+      what it knows of the curvature;
     - "paper": 10 steps of L-BFGS and 10 of Adam on the subset, 3 of Adam on everything;
     - "adam" or "lbfgs": that many `steps` on everything;
     - "none".
@@ -67,12 +71,24 @@ class Recipe:
             return [Phase("train, L-BFGS", n, "lbfgs", DENSE_STEPS)]
         steps = PRETRAIN_STEPS if n <= self.subset else FINETUNE_STEPS
         last = Phase("finetune, L-BFGS", n, "lbfgs", steps, further=PRETRAIN_STEPS - steps)
-        middle = min(self.subset, round(math.sqrt(START * n)))
-        before = [
-            Phase("start, L-BFGS", START, "lbfgs", START_STEPS, PREPARED),
-            Phase("pretrain, L-BFGS", middle, "lbfgs", PRETRAIN_STEPS, PREPARED),
+        before = [Phase("start, L-BFGS", START, "lbfgs", START_STEPS, PREPARED)]
+        before += [
+            Phase(
+                f"pretrain{f' {leg}' if leg > 1 else ''}, L-BFGS",
+                size,
+                "lbfgs",
+                PRETRAIN_STEPS,
+                PREPARED,
+            )
+            for leg, size in enumerate(self._between(n), 1)
         ]
         return [*(phase for phase in before if phase.size < n), last]
+
+    def _between(self, n: int) -> list[int]:
+        """Sizes in geometric progression between START and n, two legs at least."""
+        legs = max(2, math.ceil(math.log(n / START, GROWTH)))
+        sizes = [round(START * (n / START) ** (leg / legs)) for leg in range(1, legs)]
+        return [min(self.subset, sizes[0]), *sizes[1:]]
 
 
 @dataclass

@@ -36,9 +36,11 @@ NEIGHBOURS, MANY_NEIGHBOURS, MANY_POINTS = 12, 24, 50_000
 COMMON = 0.6
 
 # Where the rounding of entries to float32, ε √n k(x, x), is this much of the noise, what it changes
-# in the likelihood is measured; entries are evaluated in float64 from this many nats per
-# observation on.
-SUSPECT_ROUNDING, ROUNDING = 0.06, 2e-3
+# in the likelihood is measured.
+SUSPECT_ROUNDING = 0.06
+# Nats per observation from which on entries are evaluated in float64: more where a product is dear,
+# since all that rounding does at these sizes is to move the noise by a few percent.
+LEAST_ROUNDING, ROUNDING_PER_POINT, MOST_ROUNDING = 2e-3, 3e-7, 0.03
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Objective:
         self._rank = 0
         # Y and H are solved apart from the probes, with entries in float64.
         self.split = False
-        # Solves with entries in float32 did not converge, or changed the likelihood.
+        # Solves with entries in float32 did not converge.
         self.float32_failed = False
         self._P: Preconditioner | None = None
 
@@ -250,12 +252,12 @@ class Objective:
         self.split = found.split
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
-        failed = not found.solve.converged or rounding > ROUNDING
-        if failed and self.operator.dtype == torch.float32:
+        failed = not found.solve.converged
+        if (failed or rounding > self._most_rounding) and self.operator.dtype == torch.float32:
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
             self.operator, self.split = self.operator.astype("float64"), False
-            self.float32_failed = True
+            self.float32_failed = failed
             start = found.solutions if found.solve.converged else start
             found = self._stochastic(self.covariance(), P, draw, start)
         self.preconditioner.learn(P, float(found.solve.iterations.double().mean()))
@@ -301,6 +303,10 @@ class Objective:
         size = float(self.operator.diagonal().max()) * math.sqrt(len(self.Y))
         size *= self.operator.statistics.summed
         return torch.finfo(torch.float32).eps / 2 * size / float(self.covariance().noise.min())
+
+    @property
+    def _most_rounding(self) -> float:
+        return max(LEAST_ROUNDING, min(ROUNDING_PER_POINT * len(self.Y), MOST_ROUNDING))
 
     def latest_preconditioner(self) -> Preconditioner:
         """That of the last evaluation, at these hyperparameters or next to them."""

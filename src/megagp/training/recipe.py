@@ -24,8 +24,8 @@ START = 700
 START_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 40, 12, 3
 # Decrease of the loss that is worth a step while there is more data to come.
 PREPARED = 2e-3
-# Each leg has at most so many times the points of the one before: an evaluation on all of them costs
-# the square of that, and one that others have prepared needs fewer.
+# Each leg has at most so many times the points of the one before: an evaluation costs the square of
+# that, and a leg that others have prepared needs fewer.
 GROWTH = 8.5
 METHODS = ("pretrain", "paper", "adam", "lbfgs", "none")
 

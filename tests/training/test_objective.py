@@ -8,6 +8,7 @@ import reference
 from megagp.kernels import RBF, Hyperparameter, Matern32
 from megagp.mean import basis
 from megagp.training import Objective, Solving
+from megagp.training.objective import SUSPECT_ROUNDING
 from megagp.training.parameters import Parameters
 
 TIGHT = {"rtol": 1e-4, "probe_rtol": 1e-4}
@@ -119,3 +120,20 @@ def test_unconverged_solves_are_counted():
     f = objective(rank=0, max_iter=2, rtol=1e-6)
     f(f.parameters.get())
     assert f.tally.unconverged == 1
+
+
+@pytest.mark.parametrize(
+    ("lengthscale", "outputscale", "precise"), [(5.0, 50.0, True), (0.5, 2.0, False)]
+)
+def test_float64_where_rounding_changes_the_likelihood(lengthscale, outputscale, precise):
+    # In both the ratio of rounding to noise makes it suspect; only a product can tell.
+    f = objective(
+        600, kernel=Matern32([lengthscale] * 2, outputscale), noise=3e-4 * outputscale / 50
+    )
+    assert f._rounding() > SUSPECT_ROUNDING
+    loss, _ = f(f.parameters.get())
+    assert (f.operator.dtype == torch.float64) == precise
+    assert not f.float32_failed
+    assert f.last.solve.converged
+    error = 4 * f.last.standard_error / len(f.Y) + f.noise_level
+    assert loss == pytest.approx(reference_loss(f, f.parameters.get()), abs=error)

@@ -28,13 +28,13 @@ class Typical:
 
     rank: int = 400
     neighbours: int = 24
-    iterations: float = 12.0
+    iterations: float = 11.5
     points: int = 50_000
-    growth: float = 0.15
+    growth: float = 0.1
     alone: float = 4.0
-    width: float = 0.8
-    last: float = 2.0
-    searched: float = 0.85
+    width: float = 0.7
+    last: float = 0.5
+    searched: float = 0.6
     finetuned: float = 1.0
     dense: float = 0.3
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from megagp import GPRegressor
 from megagp.datasets import robot_arm, split
@@ -75,7 +76,7 @@ def test_traces_end_where_training_ends(suite):
 @pytest.mark.parametrize("ard", [True, False])
 def test_lengthscales_are_as_the_table_says(method, ard):
     model = regressor(method, "pol", 3, 0, {"ard": ard})
-    values = model._start_kernel(3).values()
+    values = model._start_kernel(torch.zeros(5, 3, dtype=torch.float64)).values()
     lengthscales = [value for name, value in values.items() if "lengthscale" in name]
     assert lengthscales
     assert all(value.numel() == (3 if ard else 1) for value in lengthscales)

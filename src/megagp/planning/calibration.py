@@ -24,13 +24,13 @@ from megagp.preconditioners import (
 from megagp.training import Solving
 
 # Points that products are timed on: enough to keep all threads busy, few enough to be quick.
-POINTS = 6144
+POINTS = 16_384
 # Each part is repeated until it took this long, at least REPEATS times; the best counts.
 SECONDS, REPEATS = 0.05, 3
 # Columns at which a product is timed, beside those of training.
 FEW = 2
 # Rank and neighbours that the preconditioner is timed at, and points of the dense likelihood.
-RANK, NEIGHBOURS = 300, 12
+RANK, NEIGHBOURS = 400, 24
 DENSE = 1000
 # Ranks on other machines are reached over a network of 10 Gbit/s, if nothing else is said.
 LINK = 1.25e9

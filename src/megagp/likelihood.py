@@ -159,14 +159,15 @@ def stochastic(
     logdet = preconditioner.logdet() + float(forms.mean())
     error = 0.5 * p * float(forms.std()) / math.sqrt(probes) if probes > 1 else math.inf
     U = torch.cat([0.5 * V, (-0.5 * p / probes) * VZ], dim=1)
-    PZ = preconditioner.solve(Z)
-    gradient = _by_logarithm(covariance, U, torch.cat([V, PZ], dim=1))
+    W = torch.cat([V, preconditioner.solve(Z)], dim=1)
+    gradient = _by_logarithm(covariance, U, W)
     rounding = 0.0
     if weigh_rounding and precise is not None and result.converged:
-        solved = torch.cat([V, VZ], dim=1)
+        # K̃ x - K̂ x, from the residuals of both.
         R = torch.cat([R, result.R[:, p + q :]], dim=1)
-        E = torch.cat([Y - H @ trend.coefficients, Z], dim=1) - precise.matmul(solved) - R
-        rounding = _rounding(E, preconditioner.solve(E), torch.cat([V, PZ], dim=1), p)
+        B = torch.cat([Y - H @ trend.coefficients, Z], dim=1)
+        E = B - precise.matmul(torch.cat([V, VZ], dim=1)) - R
+        rounding = _rounding(E, preconditioner.solve(E), W, p)
     return Evaluation(
         -0.5 * (quadratic + p * logdet + n * p * math.log(2 * math.pi)),
         gradient,
@@ -180,16 +181,16 @@ def stochastic(
     )
 
 
-def _rounding(E: Tensor, PE: Tensor, V: Tensor, p: int) -> float:
+def _rounding(E: Tensor, PE: Tensor, W: Tensor, p: int) -> float:
     """How much K̃ = K̂ + E in the place of K̂ changes the log likelihood, at most about.
 
     E: (K̃ - K̂) v for the p columns of weights v = K̃⁻¹ e, then for the solutions x = K̃⁻¹ z; PE:
-    P⁻¹ E; V: those weights, then P⁻¹ z. To second order, with P in the place of K̃ there,
+    P⁻¹ E; W: those weights, then P⁻¹ z. To second order, with P in the place of K̃ there,
         eᵀK̂⁻¹e - eᵀK̃⁻¹e = vᵀEv + vᵀEK̃⁻¹Ev
         log|K̃| - log|K̂| = tr K̃⁻¹E + ½ tr (K̃⁻¹E)² = E_z (P⁻¹z)ᵀEx + ½ (Ex)ᵀK̃⁻¹(Ex).
     The first terms cancel but for chance, if y is like a draw from N(0, K̂).
     """
-    first, second = (V * E).sum(0), (PE * E).sum(0)
+    first, second = (W * E).sum(0), (PE * E).sum(0)
     change = float(first[:p].sum() - p * first[p:].mean())
     return 0.5 * (abs(change) + float(second[:p].sum() + 0.5 * p * second[p:].mean()))
 

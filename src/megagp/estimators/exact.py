@@ -71,7 +71,7 @@ class GPRegressor(Regressor):
     steps : int
         For "adam" and "lbfgs".
     subset : int
-        Points for pretraining.
+        Points for pretraining, with "pretrain" those of its second leg at most.
     noise_variance, noise_floor : float
         Start and lower bound of the noise variance, as a share of the variance of y.
     rtol, training_rtol : float

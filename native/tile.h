@@ -49,7 +49,7 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
     if (first) {
         for (int r = 0; r < MICRO_ROWS; ++r)
             for (int v = 0; v < MICRO_VECTORS; ++v)
-                acc[r][v] = F == Form::product      ? x_norm[r] + load(z_norm + v * L)
+                acc[r][v] = F == Form::product      ? load(z_norm + v * L)
                             : F == Form::difference ? splat(TINY<T>)
                             : F == Form::halved     ? splat(2 * TINY<T>)
                                                     : vec<T>{};
@@ -73,6 +73,11 @@ __attribute__((always_inline)) inline vec<T> micro(const T* x, const T* z, const
             }
         }
     }
+    // Not at the start: rounded sums of two norms depend on the last bits of each, an error that is
+    // the same for rows with the same bits, and adds up over the points as random ones do not.
+    if (F == Form::product && last)
+        for (int r = 0; r < MICRO_ROWS; ++r)
+            for (int v = 0; v < MICRO_VECTORS; ++v) acc[r][v] = acc[r][v] + x_norm[r];
     if (F == Form::halved && last)
         for (int r = 0; r < MICRO_ROWS; ++r)
             for (int v = 0; v < MICRO_VECTORS; ++v) acc[r][v] = T(0.5) * acc[r][v];
@@ -307,6 +312,8 @@ struct KernelTile {
 };
 
 // ---- contraction: rows += K v_col, and if SYM columns += K^T v_row -------------------------
+// Every few terms are summed by themselves first: in one chain of 256, float32 would lose more of
+// the sums than of the entries.
 
 // Right-hand sides along points: K's vectors times vectors of v. Sums are [t][TILE].
 template <class T, bool SYM>
@@ -327,13 +334,13 @@ void contract_points(const T* k, const Block& block, const Rhs<T>& vr, const Rhs
             for (int64_t g = 0; g < cols; g += G, kg += rows * G)
                 for (int64_t j = 0; j < G; j += L) {
                     const vec<T> vj = load(v + g + j);
-                    vec<T> s = SYM ? load(sums + g + j) : vec<T>{};
+                    vec<T> s = {};
                     for (int q = 0; q < R; ++q) {
                         const vec<T> kv = keep(load(kg + q * G + j));
                         acc[q] = acc[q] + kv * vj;
                         if (SYM) s = s + kv * u[q];
                     }
-                    if (SYM) store(sums + g + j, s);
+                    if (SYM) store(sums + g + j, load(sums + g + j) + s);
                 }
             add_lanes<R>(acc, row_sums + c * TILE + r);
         }
@@ -352,17 +359,14 @@ void contract_columns(const T* k, const Block& block, const Rhs<T>& vr, const Rh
         for (int64_t r = 0; r < rows; r += R) {
             vec<T> acc[R], u[R];
             for (int q = 0; q < R; ++q) {
-                acc[q] = load(row_sums + (r + q) * t + c);
+                acc[q] = vec<T>{};
                 if (SYM) u[q] = load(vr.data + (row + r + q) * t + c);
             }
             const T *kr = k + r * G, *vj = vc.data + col * t + c;
             T* sj = col_sums + c;
             for (int64_t j = 0; j < G; j += J) {
-                vec<T> v[J], s[J];
-                for (int b = 0; b < J; ++b) {
-                    v[b] = load(vj + b * t);
-                    if (SYM) s[b] = load(sj + b * t);
-                }
+                vec<T> v[J], s[J] = {};
+                for (int b = 0; b < J; ++b) v[b] = load(vj + b * t);
                 for (int q = 0; q < R; ++q)
                     for (int b = 0; b < J; ++b) {
                         const vec<T> kb = splat(kr[q * G + j + b]);
@@ -370,11 +374,14 @@ void contract_columns(const T* k, const Block& block, const Rhs<T>& vr, const Rh
                         if (SYM) s[b] = s[b] + kb * u[q];
                     }
                 if (SYM)
-                    for (int b = 0; b < J; ++b) store(sj + b * t, s[b]);
+                    for (int b = 0; b < J; ++b) store(sj + b * t, load(sj + b * t) + s[b]);
                 vj += J * t;
                 sj += J * t;
             }
-            for (int q = 0; q < R; ++q) store(row_sums + (r + q) * t + c, acc[q]);
+            for (int q = 0; q < R; ++q) {
+                T* sum = row_sums + (r + q) * t + c;
+                store(sum, load(sum) + acc[q]);
+            }
         }
     }
 }

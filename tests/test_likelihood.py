@@ -362,7 +362,7 @@ def test_one_probe_knows_no_error():
     assert np.isfinite(found.value)
 
 
-# ---- Y apart from the probes ----------------------------------------------------------------
+# ---- Y held to float64 ----------------------------------------------------------------
 
 
 class Spoilt(Covariance):
@@ -376,28 +376,28 @@ class Spoilt(Covariance):
 
 
 @pytest.mark.parametrize("start", [False, True])
-def test_y_on_its_own_in_float64(start):
+def test_y_refined_with_float64_residuals(start):
     covariance, Y, H = problem(Matern32([0.7, 1.6]), 400, 0.01, dtype="float64")
     tight = {"rtol": 1e-8, "probe_rtol": 1e-8}
     whole = estimate(covariance, Y, H, 300, **tight)
     begin = {"start": 0.9 * whole.solutions} if start else {}
-    split = estimate(covariance, Y, H, 300, precise=covariance, split=True, **begin, **tight)
-    assert (whole.split, split.split) == (False, True)
-    assert split.solve.converged
-    assert len(split.solve.status) == len(whole.solve.status)
-    assert split.value == pytest.approx(whole.value, rel=1e-7)
-    assert split.standard_error == pytest.approx(whole.standard_error, rel=1e-5)
-    np.testing.assert_allclose(flat(split.gradient), flat(whole.gradient), rtol=1e-5, atol=1e-4)
+    refined = estimate(covariance, Y, H, 300, precise=covariance, refine=True, **begin, **tight)
+    assert (whole.refined, refined.refined) == (False, True)
+    assert refined.solve.converged
+    assert len(refined.solve.status) == len(whole.solve.status)
+    assert refined.value == pytest.approx(whole.value, rel=1e-7)
+    assert refined.standard_error == pytest.approx(whole.standard_error, rel=1e-5)
+    np.testing.assert_allclose(flat(refined.gradient), flat(whole.gradient), rtol=1e-5, atol=1e-4)
 
 
-def test_y_alone_goes_over_where_only_it_fails():
+def test_y_is_refined_where_only_it_fails():
     covariance, Y, H = problem(Matern32([0.7, 1.6]), 400, 0.01, dtype="float64")
     spoilt = Spoilt(covariance.operator, covariance.noise)
     tight = {"rtol": 1e-8, "probe_rtol": 1e-8}
     whole = estimate(covariance, Y, H, 300, **tight)
     assert not estimate(spoilt, Y, H, 300, **tight).solve.converged
     found = estimate(spoilt, Y, H, 300, precise=covariance, **tight)
-    assert found.split
+    assert found.refined
     assert found.solve.converged
     assert found.value == pytest.approx(whole.value, rel=1e-7)
     np.testing.assert_allclose(flat(found.gradient), flat(whole.gradient), rtol=1e-5, atol=1e-4)

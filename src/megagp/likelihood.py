@@ -8,7 +8,7 @@ by β is zero, so the gradient by the hyperparameters needs no term for it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,13 +18,15 @@ from megagp.covariance import Covariance
 from megagp.kernels import contract
 from megagp.lanczos import log_quadratic_forms
 from megagp.preconditioners import Preconditioner
-from megagp.solvers import PATIENCE, Callback, Cholesky, Saver, SolveResult, pcg
+from megagp.solvers import PATIENCE, Callback, Cholesky, Saver, SolveResult, pcg, solve
 
 # Directions in which the columns of H are dependent get the coefficient 0.
 DEPENDENT = 1e-10
 # With entries in float32, and float64 to go over to: a solve is given up after so many iterations
 # without progress, or so many in all.
 FLOAT32_PATIENCE, FLOAT32_ITERATIONS = 15, 60
+# By how much a solve in float32 reduces a residual before that is evaluated in float64.
+FLOAT32_GAIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Evaluation:
     value: total over the p columns of Y. gradient: by the logarithm of every hyperparameter
     that is not frozen, "noise_variance" among them. standard_error: of `value`, from the
     spread of the probes; 0 for the dense way. weights: K̂⁻¹ (Y - H β), n x p.
-    solutions: K̂⁻¹ [Y, H], to start the next solve from. split: those were made with entries
-    in float64, apart from the probes. rounding: what entries in float32 have changed in `value`, at
-    most about, where that was asked for.
+    solutions: K̂⁻¹ [Y, H], to start the next solve from. refined: those were held to residuals in
+    float64. rounding: what entries in float32 have changed in `value`, at most about, where that
+    was asked for.
     """
 
     value: float
@@ -54,7 +56,7 @@ class Evaluation:
     weights: Tensor
     solutions: Tensor
     solve: SolveResult
-    split: bool = False
+    refined: bool = False
     rounding: float = 0.0
 
 
@@ -87,7 +89,7 @@ def stochastic(
     saver: Saver | None = None,
     precise: Covariance | None = None,
     precise_saver: Saver | None = None,
-    split: bool = False,
+    refine: bool = False,
     weigh_rounding: bool = False,
 ) -> Evaluation:
     """Value and gradient by PCG on [Y, H, Z] with probes z ~ N(0, P).
@@ -97,7 +99,7 @@ def stochastic(
 
     rtol is for Y and H, whose errors go straight into the gradient; probe_rtol (rtol if None)
     for the probes, which are noise anyway.
-    precise: K̂ with entries in float64, for Y and H alone: with `split` from the start, else
+    precise: K̂ with entries in float64, for residuals of Y and H: with `refine` from the start, else
     where they have not converged and the probes have. Y needs it first, being no draw from P.
     With it, solves with `covariance` give up early.
     weigh_rounding: say by one product of `precise` what the entries of `covariance` change.
@@ -105,47 +107,50 @@ def stochastic(
     n, p, q = len(Y), Y.shape[1], H.shape[1]
     Z = preconditioner.sample(probes, generator)
     known = torch.cat([Y, H], dim=1)
-    split = split and precise is not None
-    B = Z if split else torch.cat([known, Z], dim=1)
+    refine = refine and precise is not None
+    B = torch.cat([known, Z], dim=1)
     # Only Y and H may start from what is known: the quadrature needs its probes from zero.
     x0 = None
-    if start is not None and not split:
+    if start is not None:
         x0 = torch.zeros_like(B)
         x0[:, : p + q] = start
     tolerance = B.new_full((B.shape[1],), rtol if probe_rtol is None else probe_rtol)
-    if not split:
-        tolerance[: p + q] = rtol
-    settings: dict[str, Any] = {
-        "precondition": preconditioner.solve,
-        "verify": False,
-        "natural": True,
-        "min_iter": min_iter,
-        "callback": callback,
-        "ranks": covariance.ranks,
-    }
+    tolerance[: p + q] = max(rtol, FLOAT32_GAIN) if refine else rtol
+    settings: dict[str, Any] = {"natural": True, "callback": callback}
     result = pcg(
         covariance.matmul,
         B,
+        precondition=preconditioner.solve,
         rtol=tolerance,
         x0=x0,
-        saver=saver,
+        verify=False,
+        min_iter=min_iter,
         max_iter=max_iter if precise is None else min(max_iter, FLOAT32_ITERATIONS),
         patience=PATIENCE if precise is None else FLOAT32_PATIENCE,
+        ranks=covariance.ranks,
+        saver=saver,
         **settings,
     )
-    drawn = result if split else result.columns(slice(p + q, None))
-    if precise is not None and (split or (drawn.converged and not result.converged)):
-        begin = start if split else result.x[:, : p + q].clone()
-        fixed = pcg(
-            precise.matmul,
+    drawn = result.columns(slice(p + q, None))
+    if precise is not None and drawn.converged and (refine or not result.converged):
+        before = result.columns(slice(p + q))
+        fixed = solve(
+            covariance,
             known,
+            preconditioner.solve,
             rtol=rtol,
-            x0=begin,
-            saver=precise_saver,
             max_iter=max_iter,
+            x0=before.x,
+            gain=FLOAT32_GAIN,
+            patience=FLOAT32_PATIENCE,
+            precise=precise,
+            saver=precise_saver,
             **settings,
         )
-        result, split = fixed.beside(drawn), True
+        fixed = replace(fixed, iterations=fixed.iterations + before.iterations)
+        result, refine = fixed.beside(drawn), True
+    else:
+        refine = False
     VY, VH, VZ = result.x[:, :p], result.x[:, p : p + q], result.x[:, p + q :]
     trend = generalised_least_squares(H, Y, VH, VY)
     V = VY - VH @ trend.coefficients
@@ -176,7 +181,7 @@ def stochastic(
         V,
         result.x[:, : p + q],
         result,
-        split,
+        refine,
         rounding,
     )
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from megagp import GPRegressor, KernelOperator, distributed
+from megagp import GPRegressor, KernelOperator, SGPRegressor, distributed
+from megagp.approximate import CollapsedLoss, InducingParameters, factor
 from megagp.covariance import Covariance
-from megagp.kernels import Matern32
+from megagp.kernels import Hyperparameter, Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky, greedy_pivots, random_pivots
 from megagp.solvers import ConvergenceWarning, solve
@@ -42,6 +43,8 @@ def everything(size: int) -> dict[str, Any]:
         "different": different_data(),
         "broadcasts": broadcasts(),
         "apart": alone_within_ranks(),
+        "sparse": sparse(),
+        "no factor": no_factor(),
     }
 
 
@@ -128,6 +131,54 @@ def fits() -> dict[str, Any]:
         found[f"lengthscale {n}"] = model.kernel_.lengthscale.detach().numpy()
         found[f"iterations {n}"] = [p["iterations"] for p in model.diagnostics_["phases"]]
     return found
+
+
+def sparse() -> dict[str, Any]:
+    """SGPR: the bound and its gradient with their bytes, and fits with predictions."""
+    ranks = distributed.current()
+    found: dict[str, Any] = {}
+    for n in (900, 3):
+        X, y = data(n)
+        loss = collapsed(X, y, ranks)
+        before = traffic(ranks)
+        value, gradient = loss._evaluate(loss.best[1])
+        found |= {f"loss {n}": value, f"gradient {n}": gradient}
+        found[f"bytes {n}"] = traffic(ranks) - before
+        for training in ("lbfgs", "adam", "none"):
+            model = SGPRegressor(inducing_points=30, training=training, steps=5, random_state=0)
+            mean, std = model.fit(X, y).predict(X[:7] + 0.1, return_std=True)
+            found |= {f"{training} mean {n}": mean, f"{training} std {n}": std}
+            found[f"{training} bound {n}"] = model.log_marginal_likelihood_
+            found[f"{training} Z {n}"] = model.inducing_points_
+            found[f"{training} evaluations {n}"] = model.n_iter_
+    return found
+
+
+def collapsed(X: Any, y: Any, ranks: distributed.Ranks) -> CollapsedLoss:
+    noise = Hyperparameter("noise_variance", 0.05)
+    points = torch.from_numpy(X)
+    parameters = InducingParameters(kernel(), noise, 1e-4, points[:20] + 0.1, True)
+    Y = torch.from_numpy(y)[:, None]
+    return CollapsedLoss(points, Y, torch.ones_like(Y), parameters, 1e-6, ranks)
+
+
+def no_factor() -> dict[str, Any]:
+    """Rank 0 finds no factor at the second evaluation; the others would always find one."""
+    ranks = distributed.current()
+    loss = collapsed(*data(200), ranks)
+    attempt, calls = factor._factor, 0
+
+    def sometimes(K: torch.Tensor, share: float) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise ValueError("no factor")
+        return attempt(K, share)
+
+    factor._factor = sometimes
+    losses = [loss._evaluate(loss.best[1] + 0.01 * step)[0] for step in range(3)]
+    factor._factor = attempt
+    return {"losses": losses, "calls": calls}
 
 
 def small_regressor(checkpoint: Any) -> GPRegressor:

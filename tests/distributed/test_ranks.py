@@ -29,8 +29,8 @@ def compare(found, expected, **tolerance):
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         if name.startswith("iterations"):
-            # Roundoff may cost an iteration; but it is the same on all ranks.
-            np.testing.assert_allclose(found[name], value, atol=3, err_msg=name)
+            # Roundoff may cost iterations; but they are the same on all ranks.
+            np.testing.assert_allclose(found[name], value, atol=3, rtol=0.05, err_msg=name)
         elif not name.startswith(("bytes", "rows")):
             np.testing.assert_allclose(found[name], value, err_msg=name, **tolerance)
 
@@ -83,6 +83,26 @@ def test_the_rows_of_the_preconditioner_are_shared_out(together):
 def test_fits_and_predictions(alone, together):
     compare(together[0]["fits"], alone["fits"], rtol=1e-5, atol=1e-6)
     same_on_all(together, "fits")
+
+
+def test_sgpr(alone, together):
+    compare(together[0]["sparse"], alone["sparse"], rtol=1e-5, atol=1e-6)
+    same_on_all(together, "sparse")
+
+
+def test_a_step_of_sgpr_sends_sums_of_m_by_m(together):
+    # K(Z, X) K(X, Z), K(Z, X) [y, 1], their squares and a trace; the derivative by Z, lengthscales
+    # and outputscale; the two factors of rank 0, with the little that describes them.
+    m, d, columns = 20, 3, 2
+    sums = m * m + m * columns + columns**2 + 1 + (m * d + d + 1)
+    for result in together:
+        assert 0 <= result["sparse"]["bytes 900"] - 8 * (sums + 2 * m * m) < 1000
+
+
+def test_where_rank_0_has_no_factor_none_has(together):
+    for result in together:
+        assert np.isfinite(result["no factor"]["losses"]).tolist() == [True, False, True]
+    assert [result["no factor"]["calls"] for result in together] == [3] + [0] * (len(together) - 1)
 
 
 def test_without_a_seed_ranks_agree_on_one(together):

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from megagp.distributed import Ranks
 from megagp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Stationary, Sum
 
 Formula: TypeAlias = Callable[[Tensor, Tensor | None], None]
@@ -38,6 +39,15 @@ class Derivative:
     def __add__(self, other: Derivative) -> Derivative:
         names = {n: g + other.hyperparameters.get(n, 0.0) for n, g in self.hyperparameters.items()}
         return Derivative(names, self.Z + other.Z)
+
+    def summed(self, ranks: Ranks) -> Derivative:
+        """The sum over ranks."""
+        named = self.hyperparameters
+        parts = [*named.values(), self.Z]
+        flat = ranks.sum(torch.cat([part.reshape(-1) for part in parts]))
+        *values, Z = torch.split(flat, [part.numel() for part in parts])
+        shaped = {name: v.reshape(named[name].shape) for name, v in zip(named, values, strict=True)}
+        return Derivative(shaped, Z.reshape(self.Z.shape))
 
 
 class CrossCovariance:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megagp.distributed import ALONE, Ranks
+
 # Factors by which jitter is raised until there is a factor.
 RAISES = (1.0, 10.0, 100.0, 1000.0, 1e4)
 
@@ -36,8 +38,21 @@ class Factor:
         return 0.5 * (found + found.T)
 
 
-def factorise(K: Tensor, share: float) -> Factor:
-    """The factor of K with jitter of `share` of its mean diagonal, or the least more that works."""
+def factorise(K: Tensor, share: float, ranks: Ranks = ALONE) -> Factor:
+    """The factor of K with jitter of `share` of its mean diagonal, or the least more that works.
+
+    Of several ranks the first one says how much: roundoff may differ from rank to rank.
+    """
+
+    def first() -> tuple[dict[str, float], dict[str, Tensor]]:
+        found = _factor(K, share)
+        return {"share": found.share, "jitter": found.jitter}, {"L": found.L}
+
+    header, tensors = ranks.from_first(first)
+    return Factor(tensors["L"], **header)
+
+
+def _factor(K: Tensor, share: float) -> Factor:
     mean = float(K.diagonal().mean())
     for factor in RAISES:
         jitter = factor * share * mean

@@ -13,6 +13,7 @@ from torch import Tensor
 from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.parameters import InducingParameters
 from megagp.approximate.sgpr import Collapsed, collapse, gradient, moments
+from megagp.distributed import ALONE, Ranks
 from megagp.training.optimisers import NO_START
 from megagp.training.parameters import Vector
 
@@ -25,37 +26,72 @@ Report: TypeAlias = Callable[[int, float], None]  # step, loss
 class CollapsedLoss:
     """θ -> (loss, gradient), loss = -bound / (n p); it remembers the best θ.
 
-    X: n x d; Y: n x p; H: n x q.
+    X: n x d; Y: n x p; H: n x q. ranks: share out the rows; `lead` says who calls.
     """
 
     def __init__(
-        self, X: Tensor, Y: Tensor, H: Tensor, parameters: InducingParameters, jitter: float
+        self,
+        X: Tensor,
+        Y: Tensor,
+        H: Tensor,
+        parameters: InducingParameters,
+        jitter: float,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.X, self.TH, self.p = X, torch.cat([Y, H], dim=1), Y.shape[1]
+        self.n, self.p, self.ranks = len(X), Y.shape[1], ranks
+        rows = ranks.rows(self.n)
+        self.X, self.TH = X[rows], torch.cat([Y[rows], H[rows]], dim=1)
         self.parameters, self.jitter = parameters, jitter
         self.evaluations = 0
         self.largest_share = 0.0
-        self.best = np.inf, parameters.clip(parameters.get())
+        start = torch.from_numpy(parameters.clip(parameters.get()))
+        self.best = np.inf, ranks.agree(start).numpy()
 
     def evaluate(self) -> tuple[Collapsed, CrossCovariance]:
         """The bound at the present hyperparameters and Z."""
         at = self.parameters
         cross = CrossCovariance(at.kernel, at.Z)
-        found = moments(cross, self.X, self.TH, self.jitter)
+        found = moments(cross, self.X, self.TH, self.jitter, self.ranks)
         self.evaluations += 1
         self.largest_share = max(self.largest_share, found.factor.share)
-        return collapse(found, len(self.X), self.p, float(at.noise.value)), cross
+        return collapse(found, self.n, self.p, float(at.noise.value), self.ranks), cross
+
+    def lead(self, search: Callable[[], None]) -> None:
+        """search() on rank 0 alone: the others evaluate wherever it does.
+
+        So no rank takes a decision of its own, whatever its roundoff.
+        """
+        if self.ranks.first:
+            try:
+                search()
+            finally:
+                self._tell(None)
+            return
+        while (theta := self._tell(None)) is not None:
+            self._evaluate(theta)
+
+    def _tell(self, theta: Vector | None) -> Vector | None:
+        """The θ of rank 0 on every rank; None at the end."""
+        told = np.zeros(len(self.best[1]) + 1)
+        if theta is not None:
+            told[0], told[1:] = 1.0, theta
+        told = self.ranks.agree(torch.from_numpy(told)).numpy()
+        return told[1:].copy() if told[0] else None
 
     def __call__(self, theta: Vector) -> tuple[float, Vector]:
+        self._tell(theta)
+        return self._evaluate(theta)
+
+    def _evaluate(self, theta: Vector) -> tuple[float, Vector]:
         self.parameters.set(theta)
         try:
             at, cross = self.evaluate()
         except ValueError:
             # No factor at this θ, even with jitter raised: a wall to the optimiser.
             return np.inf, np.zeros_like(theta)
-        by_value, by_Z = gradient(at, cross, self.X, self.TH, self.p)
-        size = len(self.X) * self.p
-        loss = -at.value / size
+        by_value, by_Z = gradient(at, cross, self.X, self.TH, self.n, self.p, self.ranks)
+        size = self.n * self.p
+        loss = float(self.ranks.agree(torch.tensor(-at.value / size, dtype=torch.float64)))
         if loss < self.best[0]:
             self.best = loss, theta.copy()
         return loss, -self.parameters.gather(by_value, by_Z) / size

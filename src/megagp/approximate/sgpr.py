@@ -7,7 +7,8 @@ bound = -n p/2 log 2πσ² - p/2 log|B| - tr(eᵀe) / 2σ² + tr(Fᵀ B⁻¹ F) 
 
 (Titsias 2009, eq. 9), with β by generalised least squares under Q̂ = Aᵀ A + σ² I, so that no
 derivative by β is needed. The first pass adds up K(Z, X) K(X, Z) and K(Z, X) [Y, H]; the second
-pulls the derivative by K(X, Z) back to hyperparameters and Z. With b = B⁻¹ F:
+pulls the derivative by K(X, Z) back to hyperparameters and Z. Both are sums over rows of X, which
+ranks share out. With b = B⁻¹ F:
 
 ∂/∂K(X, Z) = K(X, Z) C + e αᵀ / σ²,  C = L⁻ᵀ (p/σ² (I - B⁻¹) - b bᵀ / σ⁶) L⁻¹,  α = L⁻ᵀ b / σ²
 ∂/∂K(Z, Z) = -½ L⁻ᵀ (p (B⁻¹ - I + P / σ²) + b bᵀ / σ⁴) L⁻¹
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.factor import Factor, factorise
+from megagp.distributed import ALONE, Ranks
 from megagp.likelihood import Trend, generalised_least_squares
 
 
@@ -61,34 +63,35 @@ class Collapsed:
     B: Tensor
 
 
-def moments(cross: CrossCovariance, X: Tensor, TH: Tensor, share: float) -> Moments:
-    """One pass over X (n x d) and TH = [Y, H] (n x (p + q))."""
+def moments(
+    cross: CrossCovariance, X: Tensor, TH: Tensor, share: float, ranks: Ranks = ALONE
+) -> Moments:
+    """One pass over the rows that this rank has of X (n x d) and TH = [Y, H] (n x (p + q))."""
     m = len(cross.Z)
     Phi = torch.zeros(m, m, dtype=torch.float64)
     KT = torch.zeros(m, TH.shape[1], dtype=torch.float64)
-    trace = 0.0
+    trace = torch.zeros((), dtype=torch.float64)
     for rows in cross.tiles(len(X)):
         K = cross.block(X[rows])
         Phi.addmm_(K.T, K)
         KT.addmm_(K.T, TH[rows])
-        trace += float(cross.kernel.diagonal(X[rows]).detach().sum())
-    factor = factorise(cross.square(), share)
+        trace += cross.kernel.diagonal(X[rows]).detach().sum()
+    Phi, KT, T, trace = (ranks.sum(part) for part in (Phi, KT, TH.T @ TH, trace))
+    factor = factorise(cross.square(), share, ranks)
     half = factor.solve(Phi)
     P = factor.solve(half.T)
-    return Moments(factor, 0.5 * (P + P.T), factor.solve(KT), TH.T @ TH, trace)
+    return Moments(factor, 0.5 * (P + P.T), factor.solve(KT), T, float(trace))
 
 
-def collapse(found: Moments, n: int, p: int, noise_variance: float) -> Collapsed:
+def collapse(
+    found: Moments, n: int, p: int, noise_variance: float, ranks: Ranks = ALONE
+) -> Collapsed:
     """The bound for n observations of p outputs from the moments of the data."""
     s, m = noise_variance, len(found.P)
     B = found.P / s
     B.diagonal().add_(1.0)
-    C, info = torch.linalg.cholesky_ex(B)
-    if int(info):
-        raise ValueError(
-            f"jitter: expected I + A Aᵀ / noise to be positive definite, got a failed pivot at "
-            f"row {int(info)} with noise variance {s:.2g}; raise jitter or noise_floor"
-        )
+    # Whether there is a factor is for rank 0 to say: roundoff may differ from rank to rank.
+    C = ranks.from_first(lambda: ({}, {"C": _root(B, s)}))[1]["C"]
     # Q̂⁻¹ = (I - Aᵀ B⁻¹ A / σ²) / σ², between all columns of Y and H.
     inner = (found.T - found.F.T @ torch.cholesky_solve(found.F, C) / s) / s
     YY, HY, HH = inner[:p, :p], inner[p:, :p], inner[p:, p:]
@@ -118,11 +121,19 @@ def collapse(found: Moments, n: int, p: int, noise_variance: float) -> Collapsed
 
 
 def gradient(
-    at: Collapsed, cross: CrossCovariance, X: Tensor, TH: Tensor, p: int
+    at: Collapsed,
+    cross: CrossCovariance,
+    X: Tensor,
+    TH: Tensor,
+    n: int,
+    p: int,
+    ranks: Ranks = ALONE,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Of the bound: by the value of each hyperparameter ("noise_variance" among them), and by Z."""
-    found, factor, s = at.moments, at.factor, at.noise_variance
-    n, m = len(X), len(found.P)
+    """Of the bound: by the value of each hyperparameter ("noise_variance" among them), and by Z.
+
+    X, TH: the rows that this rank has, of n.
+    """
+    found, factor, s, m = at.moments, at.factor, at.noise_variance, len(at.moments.P)
     coefficients = torch.cat([torch.eye(p, dtype=torch.float64), -at.trend.coefficients])
     F = found.F @ coefficients
     S = at.R.T @ at.R  # B⁻¹
@@ -134,16 +145,17 @@ def gradient(
     M.diagonal().sub_(p)
     D = -0.5 * factor.pull(M)
     errors = TH @ coefficients / s
-    tiles = iter(list(cross.tiles(n)))
+    tiles = iter(list(cross.tiles(len(X))))
 
     def weight(K: Tensor) -> Tensor:
         return torch.addmm(errors[next(tiles)] @ at.weights.T, K, C)
 
-    total = cross.derivative(X, weight) + cross.square_derivative(D)
+    by_rows = cross.derivative(X, weight) + cross.diagonal_derivative(X, -0.5 * p / s, 0.0)
     # The jitter is a share of the mean of k(z, z), and moves with it.
     jitter = factor.share * float(D.diagonal().sum()) / m
-    diagonal = cross.diagonal_derivative(X, -0.5 * p / s, jitter)
-    by_name = (total + diagonal).hyperparameters
+    by_square = cross.square_derivative(D) + cross.diagonal_derivative(X[:0], 0.0, jitter)
+    total = by_rows.summed(ranks) + by_square
+    by_name = total.hyperparameters
     squares = float((coefficients.T @ found.T @ coefficients).diagonal().sum())
     fitted, twice = float((F * b).sum()), float((b * b).sum())
     leftover = found.trace - float(found.P.diagonal().sum())
@@ -154,7 +166,19 @@ def gradient(
         + 0.5 * p * leftover / s**2,
         dtype=torch.float64,
     )
-    return by_name, total.Z + diagonal.Z
+    return by_name, total.Z
+
+
+def _root(B: Tensor, noise_variance: float) -> Tensor:
+    """The Cholesky factor of B = I + A Aᵀ / σ²."""
+    C, info = torch.linalg.cholesky_ex(B)
+    if int(info):
+        raise ValueError(
+            f"jitter: expected I + A Aᵀ / noise to be positive definite, got a failed pivot at row "
+            f"{int(info)} with noise variance {noise_variance:.2g}; raise jitter or noise_floor"
+        )
+    found: Tensor = C
+    return found
 
 
 def _least_squares(HH: Tensor, HY: Tensor) -> Trend:

@@ -48,6 +48,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     _unpack: ClassVar[staticmethod[..., Any]]
     # What becomes of inputs after whitening, if anything.
     _x_scores: NormalScores | None = None
+    # Whether ranks share the work; None for regressors that have no such setting.
+    distributed: bool | None = None
 
     kernel: Kernel | None
     ard: bool
@@ -204,9 +206,13 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         """One for each input, or one for all."""
         return np.full(X.shape[1] if self.ard else (), start_lengthscale(X))
 
+    def _ranks(self) -> Ranks:
+        """Those that share the work."""
+        return distributed.current() if self.distributed else ALONE
+
     def _writes(self) -> bool:
         """Whether this process is the one that writes files."""
-        return distributed.is_first()
+        return distributed.is_first() or self.distributed is False
 
     def _seed(self, ranks: Ranks = ALONE) -> int:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

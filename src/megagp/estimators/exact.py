@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from megagp.checkpoint import Checkpoint, digest
-from megagp.distributed import ALONE, Ranks, check_same, current, spread
+from megagp.distributed import ALONE, Ranks, check_same, spread
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
@@ -280,12 +280,6 @@ class GPRegressor(Regressor):
         found = mean.T[:, :, None] + (root @ draws) * self._y_whitening.scale[:, None, None]
         samples: Array = found.permute(1, 0, 2).numpy()
         return samples[:, 0] if self._one_output else samples
-
-    def _ranks(self) -> Ranks:
-        return current() if self.distributed else ALONE
-
-    def _writes(self) -> bool:
-        return super()._writes() or not self.distributed
 
     def _fit_whitened(
         self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress, ranks: Ranks

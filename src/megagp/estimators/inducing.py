@@ -20,6 +20,7 @@ from megagp.approximate import (
     pack,
     unpack,
 )
+from megagp.distributed import Ranks, check_same, spread
 from megagp.estimators.base import Array, Regressor, one_of
 from megagp.kernels import Hyperparameter
 from megagp.mean import MEANS
@@ -42,8 +43,10 @@ class InducingRegressor(Regressor):
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn hyperparameters and inducing points from X (n x d) and y (n, or n x p)."""
         inputs, outputs = self._training_set(X, y)
-        with self._progress() as progress:
-            self._fit_whitened(inputs, outputs, progress)
+        ranks = self._ranks()
+        check_same(ranks, X=inputs, y=outputs)
+        with self._progress(ranks) as progress:
+            self._fit_whitened(inputs, outputs, progress, ranks)
         return self
 
     def predict(
@@ -65,11 +68,13 @@ class InducingRegressor(Regressor):
                 "has the variances on its diagonal"
             )
         X_new = self._whitened(X)
-        mean = self._shaped(self._y_whitening.undo(self.posterior_.predict(X_new)))
+        ranks = self._ranks()
+        found = spread(self.posterior_.predict, X_new, ranks)
+        mean = self._shaped(self._y_whitening.undo(found))
         scale = self._y_whitening.scale
         noise = 0.0 if latent else self.noise_variance_
         if return_std:
-            std = (self.posterior_.variance(X_new) + noise).sqrt()
+            std = (spread(self.posterior_.variance, X_new, ranks) + noise).sqrt()
             return mean, self._shaped(std[:, None] * scale)
         if return_cov:
             C = self.posterior_.covariance(X_new)
@@ -85,14 +90,19 @@ class InducingRegressor(Regressor):
         return found
 
     @abstractmethod
-    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress) -> None:
+    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress, ranks: Ranks) -> None:
         """Learn from whitened data, and set what is learned."""
 
-    def _start(self, X: Tensor, seed: int) -> InducingParameters:
+    def _start(self, X: Tensor, seed: int, ranks: Ranks) -> InducingParameters:
         """Hyperparameters and inducing points to start from."""
         kernel = self._start_kernel(X)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
-        Z = choose_inducing(X, kernel, self.inducing_points, self.inducing_start, seed)
+
+        def chosen() -> tuple[dict[str, Any], dict[str, Tensor]]:
+            start = self.inducing_start
+            return {}, {"Z": choose_inducing(X, kernel, self.inducing_points, start, seed)}
+
+        Z = ranks.from_first(chosen)[1]["Z"]
         return InducingParameters(kernel, noise, self.noise_floor, Z, self.learn_inducing)
 
     def _keep(self, at: Collapsed, parameters: InducingParameters) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from megagp.approximate import CollapsedLoss, adam, lbfgs
+from megagp.distributed import Ranks
 from megagp.estimators.base import PAPER_START, one_of
 from megagp.estimators.inducing import InducingRegressor, jitter_report, seconds_report
 from megagp.kernels import Kernel, Matern32
@@ -41,6 +42,9 @@ class SGPRegressor(InducingRegressor):
         For Adam.
     jitter : float
         Added to the diagonal of K(Z, Z), as a share of its mean; raised where that is too little.
+    distributed : bool
+        Under torchrun, or where a script has set up torch.distributed, share the rows with the
+        other ranks. All must have the same data, and call fit and predict together.
 
     Attributes
     ----------
@@ -67,6 +71,7 @@ class SGPRegressor(InducingRegressor):
         noise_floor: float = 1e-4,
         jitter: float = 1e-6,
         whiten: bool = True,
+        distributed: bool = True,
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
@@ -83,6 +88,7 @@ class SGPRegressor(InducingRegressor):
         self.noise_floor = noise_floor
         self.jitter = jitter
         self.whiten = whiten
+        self.distributed = distributed
         self.random_state = random_state
         self.verbose = verbose
 
@@ -100,20 +106,20 @@ class SGPRegressor(InducingRegressor):
         }
         return cls(**{**settings, **changes})
 
-    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress) -> None:
+    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress, ranks: Ranks) -> None:
         name = {"lbfgs": "train, L-BFGS", "adam": "train, Adam", "none": "evaluate"}[self.training]
         steps = 1 if self.training == "none" else self.steps
         progress.start([("inducing points", 1, 1.0), (name, steps, 1.0)])
         begin = time.perf_counter()
         progress.phase("inducing points")
-        parameters = self._start(X, self._seed())
+        parameters = self._start(X, self._seed(ranks), ranks)
         chosen = time.perf_counter()
         progress.phase(name)
-        objective = CollapsedLoss(X, Y, basis(X, self.mean), parameters, self.jitter)
+        objective = CollapsedLoss(X, Y, basis(X, self.mean), parameters, self.jitter, ranks)
         if self.training == "adam":
-            adam(objective, self.steps, self.learning_rate, progress.step)
+            objective.lead(lambda: adam(objective, self.steps, self.learning_rate, progress.step))
         elif self.training == "lbfgs":
-            lbfgs(objective, self.steps, progress.step)
+            objective.lead(lambda: lbfgs(objective, self.steps, progress.step))
         at = objective.settle()
         trained = time.perf_counter()
         self._keep(at, parameters)

@@ -20,6 +20,7 @@ from megagp.approximate import (
 )
 from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.factor import factorise
+from megagp.distributed import Ranks
 from megagp.estimators.base import PAPER_START, one_of
 from megagp.estimators.inducing import InducingRegressor, jitter_report, seconds_report
 from megagp.kernels import Kernel, Matern32
@@ -121,7 +122,7 @@ class SVGPRegressor(InducingRegressor):
         }
         return cls(**{**settings, **changes})
 
-    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress) -> None:
+    def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress, ranks: Ranks) -> None:
         schedule = self._schedule()
         epoch = float(schedule.steps(len(X)))
         rest = [("polish", 1, epoch)] if self.polish else []
@@ -129,7 +130,7 @@ class SVGPRegressor(InducingRegressor):
         begin = time.perf_counter()
         progress.phase("inducing points")
         seed = self._seed()
-        parameters = self._start(X, seed)
+        parameters = self._start(X, seed, ranks)
         chosen = time.perf_counter()
         progress.phase("train")
         H = basis(X, self.mean)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
-from megagp.solvers.pcg import Callback, Product, Saver, pcg
+from megagp.solvers.pcg import PATIENCE, Callback, Product, Saver, pcg
 from megagp.solvers.result import SolveResult, Status, relative
 
 ROUNDS = 6
@@ -33,23 +33,31 @@ def solve(
     rtol: float | Tensor = 0.01,
     max_iter: int = 1000,
     x0: Tensor | None = None,
+    natural: bool = False,
+    gain: float = FLOAT32_GAIN,
+    patience: int = PATIENCE,
+    precise: Covariance | None = None,
     callback: Callback | None = None,
     saver: Saver | None = None,
 ) -> SolveResult:
     """K̂ x = B with ‖B - K̂x‖ <= rtol ‖B‖ for each column, the residual evaluated in float64.
 
     B: n x t. rtol: one for all columns or one for each. max_iter: iterations in all, over the
-    rounds of refinement. saver: starts from the x that it has kept, if any.
+    rounds of refinement. natural: rᵀ P⁻¹ r in place of ‖r‖², as in `pcg`.
+    gain: by how much a round in float32 is to reduce the residual, at best; patience: iterations
+    without progress after which it ends. precise: K̂ in float64, if it is at hand.
+    saver: starts from the x that it has kept, if any.
     """
     kept = None if saver is None else saver.load()
     x0 = x0 if kept is None else kept["x"]
     agree = covariance.ranks.agree
     wanted = torch.as_tensor(rtol, dtype=B.dtype).expand(B.shape[1])
-    precise = covariance.precise()
+    precise = covariance.precise() if precise is None else precise
+    by = precondition if natural else None
     working = precise if covariance.operator.dtype == torch.float64 else covariance
     x = torch.zeros_like(B) if x0 is None else x0.clone()
     R = B.clone() if x0 is None else B - precise.matmul(x0)
-    residual = agree(relative(R, B))
+    residual = agree(relative(R, B, by))
     iterations = torch.zeros(B.shape[1], dtype=torch.long)
     done = residual <= wanted
     status = [Status.CONVERGED if met else Status.MAX_ITER for met in done]
@@ -64,10 +72,12 @@ def solve(
             R[:, todo].contiguous(),
             precondition=precondition,
             rtol=(MARGIN * wanted[todo] / residual[todo]).clamp(
-                min=0.0 if working is precise else FLOAT32_GAIN, max=0.5
+                min=0.0 if working is precise else gain, max=0.5
             ),
             max_iter=max_iter - int(iterations.max()),
+            patience=PATIENCE if working is precise else patience,
             verify=False,
+            natural=natural,
             callback=callback,
             ranks=covariance.ranks,
             saver=None if saver is None else _Correction(saver, x, todo),
@@ -81,9 +91,9 @@ def solve(
         trial = x[:, todo] + step.x
         left = B[:, todo] - precise.matmul(trial)
         # A correction in too low a precision can make things worse: those are not taken.
-        fell = agree(relative(left, B[:, todo])) < before[todo]
+        fell = agree(relative(left, B[:, todo], by)) < before[todo]
         x[:, todo[fell]], R[:, todo[fell]] = trial[:, fell], left[:, fell]
-        residual = agree(relative(R, B))
+        residual = agree(relative(R, B, by))
         iterations[todo] += step.iterations
         products += step.products + len(todo)
         for j, s in zip(todo.tolist(), step.status, strict=True):
@@ -104,7 +114,7 @@ def solve(
     if used is not precise and rounds > 1:
         name += ", refined"
     return SolveResult(
-        x, tuple(status), iterations, residual, name, products, history=torch.cat(history)
+        x, tuple(status), iterations, residual, name, products, R=R, history=torch.cat(history)
     )
 
 

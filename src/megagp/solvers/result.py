@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -88,8 +89,8 @@ class SolveResult:
 
     def beside(self, other: SolveResult) -> SolveResult:
         """The columns of both, these first; the solutions of one matrix in two precisions."""
-        a, b = self.coefficients, other.coefficients
-        assert a is not None
+        blank = self.x.new_zeros(0, self.x.shape[1])
+        a, b = self.coefficients or Coefficients(blank, blank, blank.sum(0)), other.coefficients
         assert b is not None
         assert self.R is not None
         assert other.R is not None
@@ -123,7 +124,13 @@ def _longer(history: Tensor, steps: int) -> Tensor:
     return torch.cat([history, blank])
 
 
-def relative(R: Tensor, B: Tensor) -> Tensor:
-    """‖R‖ / ‖B‖ by column; a column of zeros counts as solved by zeros."""
-    size = B.norm(dim=0)
-    return torch.where(size > 0, R.norm(dim=0) / size.clamp(min=1e-300), R.norm(dim=0))
+def relative(
+    R: Tensor, B: Tensor, precondition: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """‖R‖ / ‖B‖ by column, or the same of rᵀ P⁻¹ r; a column of zeros counts as solved by zeros."""
+
+    def size(T: Tensor) -> Tensor:
+        return ((T if precondition is None else precondition(T)) * T).sum(0).clamp(min=0.0).sqrt()
+
+    top, whole = size(R), size(B)
+    return torch.where(whole > 0, top / whole.clamp(min=1e-300), top)

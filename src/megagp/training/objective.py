@@ -142,8 +142,8 @@ class Objective:
         # Why the last θ without a finite loss had none.
         self.failure: Exception | None = None
         self._rank = 0
-        # Y and H are solved apart from the probes, with entries in float64.
-        self.split = False
+        # Solutions for Y and H are held to residuals in float64.
+        self.refine = False
         # Solves with entries in float32 did not converge.
         self.float32_failed = False
         self._P: Preconditioner | None = None
@@ -250,14 +250,14 @@ class Objective:
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         start = None if self.last is None else self.last.solutions
         found = self._stochastic(covariance, P, draw, start)
-        self.split = found.split
+        self.refine = found.refined
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
         failed = not found.solve.converged
         if (failed or rounding > self._most_rounding) and self.operator.dtype == torch.float32:
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
-            self.operator, self.split = self.operator.astype("float64"), False
+            self.operator, self.refine = self.operator.astype("float64"), False
             self.float32_failed = failed
             start = found.solutions if found.solve.converged else start
             found = self._stochastic(self.covariance(), P, draw, start)
@@ -267,7 +267,7 @@ class Objective:
             entry, state = pack(found)
             pivoting, pivots = self.preconditioner.state()
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
-            facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "split": self.split}
+            facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "refine": self.refine}
             facts["float32_failed"] = self.float32_failed
             self.checkpoint.record(
                 {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
@@ -292,10 +292,10 @@ class Objective:
             min_iter=self.solving.min_iter,
             start=start,
             callback=self.callback,
-            saver=self.saver(f"probes {draw}, {dtype}, {self.split}"),
+            saver=self.saver(f"probes {draw}, {dtype}, {self.refine}"),
             precise=covariance.precise() if single else None,
             precise_saver=self.saver(f"targets {draw}, {dtype}"),
-            split=self.split,
+            refine=self.refine,
             weigh_rounding=single and self._rounding() > SUSPECT_ROUNDING,
         )
 
@@ -326,5 +326,5 @@ class Objective:
         self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
         self._rank = entry["rank"]
         self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
-        self.split, self.float32_failed = entry["split"], entry["float32_failed"]
+        self.refine, self.float32_failed = entry["refine"], entry["float32_failed"]
         return unpack(entry, state, self.Y, self.H)

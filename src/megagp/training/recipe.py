@@ -185,7 +185,7 @@ def train(
             objective = objective_on(phase.size)
             objective.preconditioner = before.preconditioner
             objective.preconditioner.neighbours = solving.neighbours_for(phase.size)
-            objective.split, objective.float32_failed = before.split, before.float32_failed
+            objective.refine, objective.float32_failed = before.refine, before.float32_failed
             if before.float32_failed:  # on fewer points: so it would on more
                 objective.operator = objective.operator.astype("float64")
         objective.tolerance = phase.tolerance

@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from megagp import GPRegressor, KernelOperator, datasets, distributed
+from megagp import GPRegressor, KernelOperator, SGPRegressor, datasets, distributed
 from megagp.experiments.machine import facts
 from megagp.kernels import Matern32
 
 DIMENSIONS, COLUMNS = 9, 12  # y, the constant mean and ten probes
+STEPS = 5  # of SGPR
 SIZES = (0.25, 0.5, 1.0)  # of n, for the model
 SUMS = (10_000, 100_000, 1_000_000, 4_000_000)  # doubles
 WORKERS, POINTS = (1, 8, 64, 512), (1_000_000, 10_000_000)
@@ -53,6 +54,7 @@ def main() -> None:
     found["product"] = compare("product", options.n, options.rounds)
     if not options.skip_fit:
         found["fit"] = compare("fit", options.n, options.rounds)
+    found["sgpr"] = compare("sgpr", options.n, options.rounds)
     found["growth"] = [
         {"n": int(options.n * share), **best("product", int(options.n * share), 1, options.rounds)}
         for share in SIZES
@@ -114,7 +116,7 @@ def launch(what: str, n: int, size: int) -> dict[str, float]:
 def run_as_rank(what: str, n: int) -> None:
     torch.set_num_threads(1)
     ranks = distributed.join()
-    measured = {"product": product, "fit": fit, "sums": sums}[what](ranks, n)
+    measured = {"product": product, "fit": fit, "sgpr": sgpr, "sums": sums}[what](ranks, n)
     print(json.dumps(measured))
 
 
@@ -144,6 +146,15 @@ def fit(ranks: distributed.Ranks, n: int) -> dict[str, float]:
     phases = model.diagnostics_["phases"]
     work = {name: phases[-1][name] for name in ("evaluations", "iterations")}
     return {"total": total, **work}
+
+
+def sgpr(ranks: distributed.Ranks, n: int) -> dict[str, float]:
+    """Some steps of SGPR with 512 inducing points, and what else a fit does."""
+    X, y = datasets.robot_arm(n, joints=6, random_state=0)
+    model = SGPRegressor(inducing_start="random", training="adam", steps=STEPS, random_state=0)
+    start = time.perf_counter()
+    model.fit(X, y)
+    return {"total": time.perf_counter() - start, "evaluations": model.n_iter_}
 
 
 def sums(ranks: distributed.Ranks, n: int) -> dict[str, float]:

@@ -84,6 +84,22 @@ def test_says_float64_where_entries_were():
     assert residuals(K_hat, result.x, B).max() <= 1.01e-9
 
 
+@pytest.mark.parametrize("gain", [1e-5, 0.1])
+def test_the_natural_norm(gain):
+    covariance, K_hat, B = problem(Matern32([0.5, 1.0, 2.0], 1.4), 600, 1e-4)
+    P_inverse = preconditioner(covariance, 200)
+    result = solve(covariance, B, P_inverse, rtol=1e-3, natural=True, gain=gain)
+    assert result.converged
+    R = B.numpy() - K_hat @ result.x.numpy()
+    np.testing.assert_allclose(result.R, R, atol=1e-9)
+
+    def size(T):
+        return np.sqrt((T * P_inverse(torch.from_numpy(T)).numpy()).sum(0))
+
+    np.testing.assert_allclose(result.residual, size(R) / size(B.numpy()), rtol=1e-4)
+    assert (result.residual <= 1e-3).all()
+
+
 def test_goes_on_in_float64_where_float32_fails():
     """A matrix that float32 entries turn into another one: noise below their roundoff."""
     covariance, K_hat, B = problem(RBF(0.7), 400, 1e-9, d=2)

@@ -72,7 +72,7 @@ def compile_gradient(
 ) -> Compiled:
     """The symmetric gradient by hyperparameters, t of GRADIENT_WIDTHS."""
     padded, size = launch.blocks(d, launch.UNROLLED_FEW)
-    rows = launch.GRADIENT_STRIP
+    rows = launch.gradient_strip(d)
     points = POINTERS[dtype]
     arguments = dict.fromkeys(("x", "z", "left", "right", "row_sums", "col_sums"), points)
     arguments["sums"] = "*fp64"

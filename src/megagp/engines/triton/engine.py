@@ -251,7 +251,8 @@ class PreparedTriton(Prepared):
             _padded(T.to(self._dtype), P.shape[1], width)
             for T, P in ((left, self._x), (right, self._z))
         )
-        strips, parts = PANEL // self._launch.GRADIENT_STRIP, PANEL // self._launch.SHAPES[0][0]
+        strips = PANEL // self._launch.gradient_strip(self._d)
+        parts = PANEL // self._launch.SHAPES[0][0]
         inputs = by_row.shape[1]
         bytes_per_pair = 8 * strips * (self._d + 1)
         bytes_per_pair += PANEL * self._dtype.itemsize * (parts + strips) * inputs

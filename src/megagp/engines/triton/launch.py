@@ -25,7 +25,6 @@ PRODUCT_WIDTHS, GRADIENT_WIDTHS = (1, 16), (16, 32)
 # compiler would keep all of a strip's features in registers, and in a gradient, which visits
 # them twice, there are fewer to spare.
 UNROLLED_MANY, UNROLLED_FEW = 9, 3
-GRADIENT_STRIP = 64
 # Products in full float32: tensor cores would round their factors to 11 bits.
 PRECISION = "ieee"
 GATHERED = 1024
@@ -56,6 +55,11 @@ def product_blocks(d: int, t: int) -> tuple[int, int]:
 def product_strip(d: int) -> int:
     """Rows of a tile: with few dimensions, there are registers for more of them."""
     return 128 if d <= UNROLLED_MANY else 64
+
+
+def gradient_strip(d: int) -> int:
+    """The same for a gradient. One dimension leaves ptxas so much room that it takes too little."""
+    return 32 if d == 1 else 64
 
 
 def sums_width(d: int) -> int:
@@ -129,7 +133,7 @@ def gradient(
         "DB": size,
         "T": left.shape[1],
         "PANEL": PANEL,
-        "STRIP": GRADIENT_STRIP,
+        "STRIP": gradient_strip(d),
         "WIDTH": sums.shape[-1],
         "PRECISION": PRECISION,
         "enable_fp_fusion": True,
@@ -139,7 +143,7 @@ def gradient(
         program = kernels.gradient
         constants |= {"BN": SHAPES[0][0], "num_warps": SHAPES[0][1]}
     with _device_of(x):
-        program[(len(pairs), PANEL // GRADIENT_STRIP)](
+        program[(len(pairs), PANEL // gradient_strip(d))](
             x,
             z,
             left,

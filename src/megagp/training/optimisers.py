@@ -91,8 +91,8 @@ def lbfgs(
     3. No hyperparameter moves by more than a factor e at a step; with the memory of another
        search by no more than CAUTIOUS at first, and twice as far after each step that gained.
        Those that push against bounds do not move.
-    4. Within a step the preconditioner keeps its pivots; between steps it may change, and then
-       the loss to compare with is evaluated again.
+    4. Within a step the preconditioner keeps its pivots; after one that gained it may change, and
+       then the loss to compare with is evaluated again.
     """
     bounds = objective.parameters
     theta = bounds.clip(bounds.get())
@@ -119,7 +119,7 @@ def lbfgs(
         if gained > 0:
             reach = min(1.0, 2 * reach)
         last = step == steps + further or (step >= steps and gained < GAIN)
-        if not last and objective.renewed():
+        if not last and loss < best[0] and objective.renewed():
             loss, gradient = objective(theta, draw, hold=True)
             best = loss, objective.state(), theta
             idle = 0

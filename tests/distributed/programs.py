@@ -177,8 +177,19 @@ def no_factor() -> dict[str, Any]:
 
     factor._factor = sometimes
     losses = [loss._evaluate(loss.best[1] + 0.01 * step)[0] for step in range(3)]
+
+    def never(K: torch.Tensor, share: float) -> Any:
+        raise ValueError("no factor")
+
+    factor._factor = never
+    messages = []
+    for training in ("lbfgs", "adam", "none"):
+        try:
+            SGPRegressor(inducing_points=5, training=training, steps=3).fit(*data(50))
+        except ValueError as error:
+            messages.append(str(error))
     factor._factor = attempt
-    return {"losses": losses, "calls": calls}
+    return {"losses": losses, "calls": calls, "messages": messages}
 
 
 def small_regressor(checkpoint: Any) -> GPRegressor:

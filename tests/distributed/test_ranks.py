@@ -102,6 +102,10 @@ def test_a_step_of_sgpr_sends_sums_of_m_by_m(together):
 def test_where_rank_0_has_no_factor_none_has(together):
     for result in together:
         assert np.isfinite(result["no factor"]["losses"]).tolist() == [True, False, True]
+        lbfgs, adam, none = result["no factor"]["messages"]
+        assert "expected a finite likelihood" in lbfgs
+        assert lbfgs == adam
+        assert "no factor" in none
     assert [result["no factor"]["calls"] for result in together] == [3] + [0] * (len(together) - 1)
 
 

@@ -69,6 +69,8 @@ class CollapsedLoss:
             return
         while (theta := self._tell(None)) is not None:
             self._evaluate(theta)
+        if not np.isfinite(self.best[0]):  # as rank 0 says
+            raise ValueError(NO_START)
 
     def _tell(self, theta: Vector | None) -> Vector | None:
         """The θ of rank 0 on every rank; None at the end."""

@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--skip-fit", action="store_true")
+    parser.add_argument("--skip-fit", action="store_true", help="products and sums only")
     parser.add_argument("--output", type=Path, default=Path("results/distributed.json"))
     parser.add_argument("--as-rank", nargs=2, metavar=("WHAT", "N"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -54,7 +54,7 @@ def main() -> None:
     found["product"] = compare("product", options.n, options.rounds)
     if not options.skip_fit:
         found["fit"] = compare("fit", options.n, options.rounds)
-    found["sgpr"] = compare("sgpr", options.n, options.rounds)
+        found["sgpr"] = compare("sgpr", options.n, options.rounds)
     found["growth"] = [
         {"n": int(options.n * share), **best("product", int(options.n * share), 1, options.rounds)}
         for share in SIZES

@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from megagp import GPRegressor, KernelOperator
-from megagp.checkpoint import JOURNAL, PREVIOUS, SOLVE, Checkpoint
+from megagp.checkpoint import JOURNAL, PREVIOUS, Checkpoint
 from megagp.covariance import Covariance
 from megagp.kernels import Matern32
+from megagp.likelihood import stochastic
+from megagp.preconditioners import PivotedCholesky
 from megagp.solvers import pcg, solve
 from megagp.training import objective as objective_module
 
@@ -187,11 +189,61 @@ def test_pcg_goes_on_from_the_iteration_that_was_kept(tmp_path):
 
 def test_a_refined_solve_starts_from_what_was_kept(tmp_path, monkeypatch):
     covariance, B = system()
-    solve(covariance, B, rtol=1e-9, saver=in_progress(tmp_path))
+    first = solve(covariance, B, rtol=1e-9, saver=in_progress(tmp_path))
     again = solve(covariance, B, rtol=1e-9, saver=in_progress(tmp_path))
-    assert int(again.iterations.max()) == 0
+    assert again.iterations.tolist() == first.iterations.tolist()  # of both, and none were made
+    assert again.products == B.shape[1]
     expected = torch.linalg.solve(covariance.operator.block() + torch.diag(covariance.noise), B)
     np.testing.assert_allclose(again.x, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("cut", ["probes", "targets"])
+def test_an_evaluation_cut_within_its_solves_goes_on(tmp_path, cut):
+    covariance, B = system()
+    covariance = Covariance(KernelOperator(covariance.operator.X, Matern32()), covariance.noise)
+    P = PivotedCholesky(covariance, torch.arange(0, 300, 10))
+    shown = []
+
+    def evaluate(matrix, folder, callback=None):
+        checkpoint = Checkpoint(folder, {}, 0, every=0.0)
+        return stochastic(
+            matrix,
+            B[:, :1],
+            torch.ones(300, 1, dtype=torch.float64),
+            P,
+            torch.Generator().manual_seed(0),
+            probes=4,
+            rtol=1e-7,
+            probe_rtol=1e-3,
+            precise=covariance.precise(),
+            refine=True,
+            callback=callback,
+            saver=checkpoint.solving("probes", np.zeros(1)),
+            precise_saver=checkpoint.solving("targets", np.zeros(1)),
+        )
+
+    whole = evaluate(covariance, tmp_path / "whole", lambda i, _: shown.append(i))
+    assert whole.solve.converged
+    probing = int(whole.solve.iterations[2:].max())
+    rounds = shown.count(1)
+    assert rounds > 2  # the probes, and y refined more than once
+    after = probing // 2 if cut == "probes" else probing + 3
+
+    def interrupt(i, residual):
+        nonlocal after
+        after -= 1
+        if after < 0:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        evaluate(covariance, tmp_path / "cut", interrupt)
+    again = []
+    found = evaluate(covariance, tmp_path / "cut", lambda i, _: again.append(i))
+    assert len(again) < len(shown)
+    assert again.count(1) == rounds - 1  # neither the probes nor y are begun again
+    assert found.value == pytest.approx(whole.value, rel=1e-9)
+    assert found.solve.iterations[2:].tolist() == whole.solve.iterations[2:].tolist()
+    np.testing.assert_allclose(found.weights, whole.weights, rtol=1e-4, atol=1e-5)
 
 
 def test_the_state_of_another_solve_is_not_used(tmp_path):
@@ -204,7 +256,7 @@ def test_the_state_of_another_solve_is_not_used(tmp_path):
 
 
 def test_a_damaged_solve_starts_again(tmp_path):
-    (tmp_path / SOLVE).write_bytes(b"nothing")
+    (tmp_path / "solve.test.mgp").write_bytes(b"nothing")
     with pytest.warns(UserWarning, match="the solve starts again"):
         assert in_progress(tmp_path).load() is None
 

@@ -390,6 +390,24 @@ def test_y_refined_with_float64_residuals(start):
     np.testing.assert_allclose(flat(refined.gradient), flat(whole.gradient), rtol=1e-5, atol=1e-4)
 
 
+def test_float32_is_refined_to_a_residual_in_float64():
+    covariance, Y, H = problem(Matern32([0.7, 1.6]), 900, 1e-3)
+    K_hat = covariance.operator.astype("float64").block() + torch.diag(covariance.noise)
+    B = torch.cat([Y, H], dim=1)
+    tight = {"rtol": 1e-7, "probe_rtol": 0.1, "precise": covariance.precise()}
+    plain, refined = (
+        estimate(covariance, Y, H, 300, refine=refine, max_iter=2000, **tight)
+        for refine in (False, True)
+    )
+    away = [float((B - K_hat @ e.solutions).norm() / B.norm()) for e in (plain, refined)]
+    assert refined.refined
+    assert refined.solve.converged
+    np.testing.assert_allclose(
+        refined.solve.R[:, :2], B - K_hat @ refined.solutions, rtol=1e-6, atol=1e-9
+    )
+    assert away[1] < 0.1 * away[0]
+
+
 def test_y_is_refined_where_only_it_fails():
     covariance, Y, H = problem(Matern32([0.7, 1.6]), 400, 0.01, dtype="float64")
     spoilt = Spoilt(covariance.operator, covariance.noise)

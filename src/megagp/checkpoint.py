@@ -25,7 +25,7 @@ from megagp.distributed import ALONE, Ranks
 from megagp.storage import PathLike, StorageError, read, require, write
 
 State = dict[str, Tensor]
-JOURNAL, PREVIOUS, SOLVE = "journal.mgp", "journal.previous.mgp", "solve.mgp"
+JOURNAL, PREVIOUS = "journal.mgp", "journal.previous.mgp"
 # Seconds between two copies of a solve in progress.
 EVERY = 180.0
 
@@ -92,9 +92,12 @@ class Checkpoint:
                 newest.replace(self.folder / PREVIOUS)
             self._write(newest, {"entries": self._entries}, self._tensors)
 
-    def solving(self, what: str, theta: NDArray[np.float64]) -> SolveInProgress:
-        """Where the solve for this purpose at this θ keeps its state."""
-        return SolveInProgress(self, f"{what} after {self._at} evaluations, at {theta.tolist()}")
+    def solving(
+        self, purpose: str, theta: NDArray[np.float64], detail: str = ""
+    ) -> SolveInProgress:
+        """Where the solve for this purpose at this θ keeps its state: a file for each purpose."""
+        name = f"{detail} after {self._at} evaluations, at {theta.tolist()}"
+        return SolveInProgress(self, self.folder / f"solve.{purpose}.mgp", name)
 
     def _open(self) -> tuple[dict[str, Any], State]:
         """The newest journal that is sound, on rank 0; an empty one for a new folder."""
@@ -147,8 +150,8 @@ class Checkpoint:
 class SolveInProgress:
     """The state of one solve, copied to a file now and then."""
 
-    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
-        self._checkpoint, self._name = checkpoint, name
+    def __init__(self, checkpoint: Checkpoint, path: Path, name: str) -> None:
+        self._checkpoint, self._path, self._name = checkpoint, path, name
         self._due = checkpoint._clock() + checkpoint.every
 
     def load(self) -> State | None:
@@ -164,16 +167,14 @@ class SolveInProgress:
     def keep(self, state: State) -> None:
         """Keep the state now."""
         if self._checkpoint.ranks.first:
-            path = self._checkpoint.folder / SOLVE
-            self._checkpoint._write(path, {"solve": self._name}, state)
+            self._checkpoint._write(self._path, {"solve": self._name}, state)
             self._due = self._checkpoint._clock() + self._checkpoint.every
 
     def _read(self) -> tuple[dict[str, Any], State]:
-        path = self._checkpoint.folder / SOLVE
-        if not path.exists():
+        if not self._path.exists():
             return {}, {}
         try:
-            header, tensors = read(path)
+            header, tensors = read(self._path)
         except StorageError as error:
             warnings.warn(f"{error}; the solve starts again", UserWarning, stacklevel=4)
             return {}, {}

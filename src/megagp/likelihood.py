@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +22,10 @@ from megagp.solvers import PATIENCE, Callback, Cholesky, Saver, SolveResult, pcg
 # Directions in which the columns of H are dependent get the coefficient 0.
 DEPENDENT = 1e-10
 # With entries in float32, and float64 to go over to: a solve is given up after so many iterations
-# without progress, or so many in all.
+# without progress, or, with probes, so many in all.
 FLOAT32_PATIENCE, FLOAT32_ITERATIONS = 15, 60
-# By how much a solve in float32 reduces a residual before that is evaluated in float64.
-FLOAT32_GAIN = 0.1
+# Where y is refined: by how much float32 reduces a residual before that is evaluated in float64.
+REFINED_BY = 0.1
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ def stochastic(
         x0 = torch.zeros_like(B)
         x0[:, : p + q] = start
     tolerance = B.new_full((B.shape[1],), rtol if probe_rtol is None else probe_rtol)
-    tolerance[: p + q] = max(rtol, FLOAT32_GAIN) if refine else rtol
-    settings: dict[str, Any] = {"natural": True, "callback": callback}
+    tolerance[: p + q] = max(rtol, REFINED_BY) if refine else rtol
     result = pcg(
         covariance.matmul,
         B,
@@ -128,8 +126,9 @@ def stochastic(
         max_iter=max_iter if precise is None else min(max_iter, FLOAT32_ITERATIONS),
         patience=PATIENCE if precise is None else FLOAT32_PATIENCE,
         ranks=covariance.ranks,
+        natural=True,
+        callback=callback,
         saver=saver,
-        **settings,
     )
     drawn = result.columns(slice(p + q, None))
     if precise is not None and drawn.converged and (refine or not result.converged):
@@ -141,11 +140,12 @@ def stochastic(
             rtol=rtol,
             max_iter=max_iter,
             x0=before.x,
-            gain=FLOAT32_GAIN,
+            gain=REFINED_BY,
             patience=FLOAT32_PATIENCE,
             precise=precise,
+            natural=True,
+            callback=callback,
             saver=precise_saver,
-            **settings,
         )
         fixed = replace(fixed, iterations=fixed.iterations + before.iterations)
         result, refine = fixed.beside(drawn), True

@@ -70,6 +70,28 @@ def test_reaches_the_minimum(name):
     assert losses[-1] < 1e-3
 
 
+@pytest.mark.parametrize("worse", [False, True])
+def test_pivots_are_renewed_after_steps_that_gained(worse):
+    asked = []
+
+    def spoil(call, theta, loss, gradient):
+        # The first step is a little worse, if asked for, but within the noise.
+        return (first[0] + 0.5, gradient) if worse and call == 2 else (loss, gradient)
+
+    class Renewed(Bowl):
+        noise_level = 1.0
+
+        def renewed(self):
+            asked.append(len(self.calls))
+            return False
+
+    objective = Renewed(CENTRE, spoil, scale=30.0)
+    first = Bowl(CENTRE, scale=30.0)(objective.parameters.get())
+    lbfgs(objective, 3, quiet)
+    assert (2 in asked) is not worse
+    assert asked
+
+
 @pytest.mark.parametrize("name", ["adam", "lbfgs"])
 def test_stays_within_bounds(name):
     objective = Bowl([0.0, 0.0, 0.0, -30.0])

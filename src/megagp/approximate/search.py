@@ -64,8 +64,10 @@ class CollapsedLoss:
         if self.ranks.first:
             try:
                 search()
-            finally:
+            except ValueError:  # of other errors ranks learn as this one ends
                 self._tell(None)
+                raise
+            self._tell(None)
             return
         while (theta := self._tell(None)) is not None:
             self._evaluate(theta)

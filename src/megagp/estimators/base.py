@@ -212,7 +212,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
 
     def _writes(self) -> bool:
         """Whether this process is the one that writes files."""
-        return distributed.is_first() or self.distributed is False
+        alone = self.distributed is not None and not self.distributed
+        return alone or distributed.is_first()
 
     def _seed(self, ranks: Ranks = ALONE) -> int:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

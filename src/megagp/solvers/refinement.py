@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megagp.covariance import Covariance
 from megagp.solvers.pcg import PATIENCE, Callback, Product, Saver, pcg
-from megagp.solvers.result import SolveResult, Status, relative
+from megagp.solvers.result import SolveResult, Status, length, relative
 
 ROUNDS = 6
 # A round must reduce the residual by this factor for the next to be in the same precision.
@@ -46,7 +46,7 @@ def solve(
     rounds of refinement. natural: rᵀ P⁻¹ r in place of ‖r‖², as in `pcg`.
     gain: by how much a round in float32 is to reduce the residual, at best; patience: iterations
     without progress after which it ends. precise: K̂ in float64, if it is at hand.
-    saver: starts from the x that it has kept, if any.
+    saver: starts from the x that it has kept, if any, with residuals of its own.
     """
     kept = None if saver is None else saver.load()
     x0 = x0 if kept is None else kept["x"]
@@ -57,8 +57,9 @@ def solve(
     working = precise if covariance.operator.dtype == torch.float64 else covariance
     x = torch.zeros_like(B) if x0 is None else x0.clone()
     R = B.clone() if x0 is None else B - precise.matmul(x0)
-    residual = agree(relative(R, B, by))
-    iterations = torch.zeros(B.shape[1], dtype=torch.long)
+    size = length(B, by)
+    residual = agree(relative(length(R, by), size))
+    iterations = torch.zeros(B.shape[1], dtype=torch.long) if kept is None else kept["iterations"]
     done = residual <= wanted
     status = [Status.CONVERGED if met else Status.MAX_ITER for met in done]
     products = 0 if x0 is None else B.shape[1]
@@ -80,7 +81,7 @@ def solve(
             natural=natural,
             callback=callback,
             ranks=covariance.ranks,
-            saver=None if saver is None else _Correction(saver, x, todo),
+            saver=None if saver is None else _Correction(saver, x, iterations, todo),
         )
         before = residual
         assert step.history is not None
@@ -91,9 +92,11 @@ def solve(
         trial = x[:, todo] + step.x
         left = B[:, todo] - precise.matmul(trial)
         # A correction in too low a precision can make things worse: those are not taken.
-        fell = agree(relative(left, B[:, todo], by)) < before[todo]
+        now = agree(relative(length(left, by), size[todo]))
+        fell = now < before[todo]
         x[:, todo[fell]], R[:, todo[fell]] = trial[:, fell], left[:, fell]
-        residual = agree(relative(R, B, by))
+        residual = before.clone()
+        residual[todo[fell]] = now[fell]
         iterations[todo] += step.iterations
         products += step.products + len(todo)
         for j, s in zip(todo.tolist(), step.status, strict=True):
@@ -103,13 +106,14 @@ def solve(
         if int(iterations.max()) >= max_iter:
             break
         missed = todo[residual[todo] > wanted[todo]]
-        if bool((residual[missed] <= GAIN * before[missed]).all()):
+        gaining = bool((residual[missed] <= GAIN * before[missed]).all())
+        if gaining and rounds < ROUNDS - 1:
             continue
-        if working is precise:
+        if working is precise and not gaining:
             break
         working = precise
     if saver is not None:
-        saver.keep({"x": x})
+        saver.keep({"x": x, "iterations": iterations})
     name = str(used.operator.dtype).removeprefix("torch.")
     if used is not precise and rounds > 1:
         name += ", refined"
@@ -121,17 +125,18 @@ def solve(
 class _Correction:
     """A saver for the correction of some columns of x, that keeps what x would be with it."""
 
-    def __init__(self, saver: Saver, x: Tensor, columns: Tensor) -> None:
-        self._saver, self._x, self._columns = saver, x, columns
+    def __init__(self, saver: Saver, x: Tensor, iterations: Tensor, columns: Tensor) -> None:
+        self._saver, self._x, self._iterations, self._columns = saver, x, iterations, columns
 
     def load(self) -> None:
         """A correction always starts at zero: x has what was kept."""
 
     def offer(self, state: Callable[[], dict[str, Tensor]]) -> None:
         def corrected() -> dict[str, Tensor]:
-            x = self._x.clone()
-            x[:, self._columns] += state()["X"]
-            return {"x": x}
+            x, iterations, made = self._x.clone(), self._iterations.clone(), state()
+            x[:, self._columns] += made["X"]
+            iterations[self._columns] += made["iterations"]
+            return {"x": x, "iterations": iterations}
 
         self._saver.offer(corrected)
 

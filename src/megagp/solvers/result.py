@@ -48,7 +48,8 @@ class Coefficients:
 class SolveResult:
     """x with K̂ x = B, and how it was found, column by column.
 
-    x: n x t. status: t. iterations: t. residual: t, ‖B - K̂x‖ / ‖B‖ by column.
+    x: n x t. status: t. iterations: t. residual: t, ‖B - K̂x‖ / ‖B‖ by column, in the norm of P⁻¹
+    if the solve was in that.
     precision: how K was evaluated for the solution. products: columns multiplied by K in all.
     R: B - K̂x, n x t, as far as the solver kept it.
     history: (1 + iterations) x t, the relative residual by iteration, as the recurrence has it.
@@ -124,13 +125,11 @@ def _longer(history: Tensor, steps: int) -> Tensor:
     return torch.cat([history, blank])
 
 
-def relative(
-    R: Tensor, B: Tensor, precondition: Callable[[Tensor], Tensor] | None = None
-) -> Tensor:
-    """‖R‖ / ‖B‖ by column, or the same of rᵀ P⁻¹ r; a column of zeros counts as solved by zeros."""
+def length(T: Tensor, precondition: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """‖t‖ by column, or the root of tᵀ P⁻¹ t."""
+    return ((T if precondition is None else precondition(T)) * T).sum(0).clamp(min=0.0).sqrt()
 
-    def size(T: Tensor) -> Tensor:
-        return ((T if precondition is None else precondition(T)) * T).sum(0).clamp(min=0.0).sqrt()
 
-    top, whole = size(R), size(B)
-    return torch.where(whole > 0, top / whole.clamp(min=1e-300), top)
+def relative(residual: Tensor, size: Tensor) -> Tensor:
+    """The length of the residual relative to that of B; zeros count as solved by zeros."""
+    return torch.where(size > 0, residual / size.clamp(min=1e-300), residual)

@@ -238,11 +238,11 @@ class Objective:
         self.tally.ranks.append(rank)
         return found
 
-    def saver(self, what: str) -> Saver | None:
+    def saver(self, purpose: str, detail: str = "") -> Saver | None:
         """Where a solve at the present hyperparameters keeps its state."""
         if self.checkpoint is None:
             return None
-        return self.checkpoint.solving(what, self.parameters.get())
+        return self.checkpoint.solving(purpose, self.parameters.get(), detail)
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
@@ -292,9 +292,9 @@ class Objective:
             min_iter=self.solving.min_iter,
             start=start,
             callback=self.callback,
-            saver=self.saver(f"probes {draw}, {dtype}, {self.refine}"),
+            saver=self.saver("probes", f"{draw}, {dtype}, {self.refine}"),
             precise=covariance.precise() if single else None,
-            precise_saver=self.saver(f"targets {draw}, {dtype}"),
+            precise_saver=self.saver("targets", f"{draw}, {dtype}"),
             refine=self.refine,
             weigh_rounding=single and self._rounding() > SUSPECT_ROUNDING,
         )

@@ -63,7 +63,7 @@ def test_collapsed_bound_and_gradient(name):
     )
     found, cross = at(kernel)
     assert found.value == pytest.approx(expected.item(), rel=1e-9)
-    by_value, by_Z = gradient(found, cross, X, TH, P)
+    by_value, by_Z = gradient(found, cross, X, TH, N, P)
     close(by_value["noise_variance"], by[0])
     close(by_Z, by[1])
     for key, derivative in zip(values, by[2:], strict=True):

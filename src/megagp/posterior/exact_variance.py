@@ -20,7 +20,7 @@ from megagp.kernels import Kernel
 from megagp.neighbours import chunks
 from megagp.operator import KernelOperator
 from megagp.solvers import ConvergenceWarning, Product, SolveResult, Status, pcg
-from megagp.solvers.result import relative
+from megagp.solvers.result import length, relative
 
 # Right-hand sides that are solved at once at most, and the n-vectors a solver holds for each.
 MAX_CHUNK = 256
@@ -133,7 +133,9 @@ def solve_to_excess(
         for j, s in zip(todo.tolist(), step.status, strict=True):
             missed = Status.STAGNATED if s is Status.CONVERGED else s
             status[j] = Status.CONVERGED if excess[j] <= limit[j] else missed
-    return SolveResult(x, tuple(status), iterations, relative(R, B), products=products, R=R)
+    return SolveResult(
+        x, tuple(status), iterations, relative(length(R), length(B)), products=products, R=R
+    )
 
 
 def _warn(missed: list[SolveResult]) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
-from megagp.solvers.result import SolveResult, Status, relative
+from megagp.solvers.result import SolveResult, Status, length, relative
 
 
 class Cholesky:
@@ -29,7 +29,7 @@ class Cholesky:
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B with the residual that roundoff left."""
         x = torch.cholesky_solve(B, self.C)
-        residual = relative(B - self.K_hat @ x, B)
+        residual = relative(length(B - self.K_hat @ x), length(B))
         t = B.shape[1]
         zero = torch.zeros(t, dtype=torch.long)
         return SolveResult(x, (Status.CONVERGED,) * t, zero, residual)

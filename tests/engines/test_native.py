@@ -198,7 +198,7 @@ def test_errors_of_float32_entries_are_as_if_drawn_at_random(family):
     X, k = points(n, 6), family(3.0)
     unit = torch.eye(n, dtype=torch.float64)
     E = KernelOperator(X, k).matmul(unit) - KernelOperator(X, k, dtype="float64").matmul(unit)
-    third = torch.linalg.svdvals(E)[2]
+    third = scipy.sparse.linalg.svds(E.numpy(), k=3, return_singular_vectors=False).min()
     assert third < 2.0 * 2 * np.sqrt(n) * E.square().mean().sqrt()
 
 

@@ -147,8 +147,8 @@ def test_threads_change_nothing_and_are_as_they_were(own):
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    for result in results[1:]:
-        assert torch.equal(result, results[0])
+    for result in results[1:]:  # BLAS may round in another way with other threads
+        np.testing.assert_allclose(result, results[0], rtol=1e-11)
 
 
 def test_singular_covariance_gets_jitter():

@@ -41,6 +41,11 @@ class InducingPosterior:
     L: Tensor
     R: Tensor
 
+    def __post_init__(self) -> None:
+        # Row by row in memory, as files have them: BLAS may round another layout in another way.
+        for name in ("Z", "weights", "trend_weights", "L", "R"):
+            object.__setattr__(self, name, getattr(self, name).contiguous())
+
     @property
     def d(self) -> int:
         return self.Z.shape[1]

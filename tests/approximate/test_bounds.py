@@ -96,6 +96,26 @@ def test_stochastic_bound_and_gradient(name):
         close(found.hyperparameters[key], derivative)
 
 
+def test_float32_where_R_is_costs_a_step_no_more_than_roundoff():
+    kernel, q = KERNELS["matern32-ard"], Variational(tensor(M, P, seed=3), tensor(M, M, seed=4))
+    cross = CrossCovariance(kernel, Z)
+    factor, A = whitened(cross, X, SHARE)
+    double, single = (
+        stochastic_bound(cross, factor, A, Batch(X, Y, 5 * N), NOISE, Variational(q.mu, R))
+        for R in (q.R, q.R.float())
+    )
+    assert single.value == pytest.approx(double.value, rel=1e-6)
+    assert single.value != double.value
+    assert single.RA.dtype == torch.float32
+    for key, derivative in double.hyperparameters.items():
+        close(single.hyperparameters[key], derivative, rtol=1e-5)
+    close(single.Z, double.Z, rtol=1e-5)
+    gradients = [
+        root_gradient(A, g.RA, R, P, 5 / NOISE) for g, R in ((double, q.R), (single, q.R.float()))
+    ]
+    close(gradients[1].double(), gradients[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["matern32-ard", "rbf", "sum", "product"])
 def test_collapsed_bound_is_below_the_likelihood_and_meets_it_where_Z_is_X(name):
     kernel = KERNELS[name]

@@ -22,6 +22,8 @@ from megagp.approximate.svgp import (
 )
 
 VARIATIONAL = ("natural", "adam")
+# Products of large matrices in a step. Its gradient is off by more than roundoff as it is.
+PRODUCTS = torch.float32
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class _Run:
         self.q = Variational.prior(m, p)
         self.beta = torch.zeros(H.shape[1], p, dtype=torch.float64)
         self.theta = torch.from_numpy(parameters.clip(parameters.get()))
-        self.mu, self.root = self.q.mu.clone(), torch.eye(m, dtype=torch.float64)
+        self.mu, self.root = self.q.mu.clone(), torch.eye(m, dtype=PRODUCTS)
         moved = [self.theta, self.beta]
         if schedule.variational == "adam":
             moved += [self.mu, self.root]
@@ -110,7 +112,8 @@ class _Run:
             self.q = natural_step(self.q, A, batch, noise, rate)
         else:
             self.q = Variational(self.mu, self.root.T)
-        found = stochastic_bound(cross, factor, A, batch, noise, self.q)
+        q = Variational(self.q.mu, self.q.R.to(PRODUCTS))
+        found = stochastic_bound(cross, factor, A, batch, noise, q)
         self.steps += 1
         self.largest_share = max(self.largest_share, factor.share)
         self._move(found, A, self.H[rows], batch.share / noise)

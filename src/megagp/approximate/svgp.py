@@ -8,6 +8,8 @@ KL = ½ (p tr S + ‖μ‖² - p m - p log|S|)
 (Hensman et al. 2013, eq. 4, for u whitened). S is the same for all p outputs, as it is at the
 optimum. By A the derivative is Ā = n/bσ² (p (I - S) A + μ rᵀ); by K(Z, Z) it is
 -½ L⁻ᵀ sym(Ā Aᵀ) L⁻¹, where sym mirrors the lower triangle.
+A and the factor of K(Z, Z) are float64. What follows from A, gradients most of all, is in the type
+of R: what float32 takes from them is nothing beside what another minibatch would change.
 Time O(b m² + m³) for a step, memory O(m² + b m).
 """
 
@@ -52,8 +54,8 @@ class Variational:
     def divergence(self) -> float:
         """KL(q ‖ prior), summed over outputs."""
         m, p = self.mu.shape
-        logdet = 2 * float(self.R.diagonal().abs().log().sum())
-        trace = float(self.R.square().sum())
+        logdet = 2 * float(self.R.diagonal().abs().double().log().sum())
+        trace = float(self.R.square().sum(dtype=torch.float64))
         return 0.5 * (p * (trace - m - logdet) + float(self.mu.square().sum()))
 
 
@@ -108,17 +110,20 @@ def stochastic_bound(
     s, p, weight = noise_variance, batch.errors.shape[1], batch.share / noise_variance
     m, b = A.shape
     left = batch.errors - A.T @ q.mu
-    RA = q.R @ A
+    kind = q.R.dtype
+    B = A.to(kind)
+    RA = q.R @ B
     # Ā σ² b / n
-    A_bar = (p * (A - q.R.T @ RA)).addmm_(q.mu, left.T)
+    A_bar = torch.addmm(B, q.R.T, RA, beta=p, alpha=-p).addmm_(q.mu.to(kind), left.T.to(kind))
     diagonal = cross.kernel.diagonal(batch.X).detach()
-    spread = diagonal - A.square().sum(0) + RA.square().sum(0)
+    spread = diagonal - A.square().sum(0) + RA.square().sum(0, dtype=torch.float64)
     misfit = float(left.square().sum()) + p * float(spread.sum())
     value = -0.5 * batch.share * (b * p * math.log(2 * math.pi * s) + misfit / s) - q.divergence()
-    G = weight * factor.solve_transposed(A_bar).T
-    M = weight * (A_bar @ A.T)
+    rounded = factor.to(kind)
+    G = weight * rounded.solve_transposed(A_bar).T.double()
+    M = A_bar @ B.T
     lower = M.tril(-1)
-    D = -0.5 * factor.pull(lower + lower.T + M.diagonal().diag())
+    D = -0.5 * weight * rounded.pull(lower + lower.T + M.diagonal().diag()).double()
     tiles = iter(list(cross.tiles(b)))
     total = cross.derivative(batch.X, lambda K: G[next(tiles)]) + cross.square_derivative(D)
     jitter = factor.share * float(D.diagonal().sum()) / m
@@ -140,6 +145,6 @@ def stochastic_bound(
 def root_gradient(A: Tensor, RA: Tensor, R: Tensor, p: int, weight: float) -> Tensor:
     """Of the bound by Rᵀ, lower triangular: from the data (weight = n/bσ²), and from KL."""
     root = R.T
-    found = -weight * p * (A @ RA.T) - p * root
+    found = torch.addmm(root, A.to(RA.dtype), RA.T, beta=-p, alpha=-weight * p)
     found.diagonal().add_(p / root.diagonal())
     return found.tril()

@@ -178,7 +178,7 @@ class SVGPRegressor(InducingRegressor):
             weights=factor.solve_transposed(q.mu),
             trend_weights=torch.zeros(len(parameters.Z), terms, dtype=torch.float64),
             L=factor.L,
-            R=q.R.clone(),
+            R=q.R.double(),
         )
         return factor.jitter
 

@@ -6,6 +6,8 @@ import math
 import numbers
 import time
 import warnings
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,15 @@ from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
 from megagp.normal_scores import NormalScores
 from megagp.planning import calibrate, forecast, workload
-from megagp.posterior import VARIANCES, Posterior, pack, precompute, unpack
+from megagp.posterior import (
+    VARIANCES,
+    NoiseScale,
+    Posterior,
+    learn_noise_scale,
+    pack,
+    precompute,
+    unpack,
+)
 from megagp.progress import Progress
 from megagp.solvers import ConvergenceWarning, SolveResult
 from megagp.storage import PathLike, kernel_to_json
@@ -50,6 +60,9 @@ COVARIANCE_LIMIT = 5000
 ROUGH_TO_SMOOTH = 3.0
 INPUTS = ("auto", "standard", "ranks")
 QUALITIES = ("usual", "best")
+NOISE_MODELS = ("auto", "constant", "varying")
+# Training points whose errors tell how the noise varies, and what progress calls that.
+NOISE_POINTS, NOISE_PHASE = 10_000, "noise"
 
 
 class GPRegressor(Regressor):
@@ -65,6 +78,10 @@ class GPRegressor(Regressor):
     mean : "constant", "linear" or "zero"
         The mean function; its coefficients follow by generalised least squares, and their
         uncertainty is part of the predicted variance.
+    noise_model : "auto", "constant" or "varying"
+        One noise variance for all points, or one that varies with x, learned from the errors of
+        training points that are predicted from all others, if it foretells those better.
+        "auto" is "varying" with quality="best" and "constant" otherwise.
     training : "pretrain", "paper", "adam", "lbfgs" or "none"
         L-BFGS on subsets and then a few steps on everything; the paper's recipe, which does the
         same with Adam as well; `steps` steps on everything; or the kernel as given.
@@ -96,7 +113,7 @@ class GPRegressor(Regressor):
         default kernel; the standard otherwise. `inputs_` says what was taken.
     quality : "usual" or "best"
         The kernel, where none is given: Matérn-3/2, or a sum of Matérn-1/2 and Matérn-5/2 with
-        lengthscales of their own, which takes several times as long.
+        lengthscales of their own, which takes several times as long; and see `noise_model`.
     whiten : bool
         Shift and scale X and y by the training set's means and standard deviations.
     engine, dtype : str
@@ -132,6 +149,7 @@ class GPRegressor(Regressor):
         *,
         ard: bool = True,
         mean: str = "constant",
+        noise_model: str = "auto",
         training: str = "pretrain",
         steps: int = 100,
         subset: int = 10_000,
@@ -161,6 +179,7 @@ class GPRegressor(Regressor):
         self.kernel = kernel
         self.ard = ard
         self.mean = mean
+        self.noise_model = noise_model
         self.training = training
         self.steps = steps
         self.subset = subset
@@ -222,7 +241,7 @@ class GPRegressor(Regressor):
         ranks = self._ranks()
         check_same(ranks, X=inputs, y=outputs, noise_scale=scale)
         with self._progress(ranks) as progress:
-            self._fit_whitened(inputs, outputs, scale, progress, ranks)
+            self._fit_whitened(inputs, outputs, scale, noise_scale is not None, progress, ranks)
         return self
 
     def predict(
@@ -254,13 +273,19 @@ class GPRegressor(Regressor):
         if not (return_std or return_cov):
             return self._shaped(mean)
         scale = self._y_whitening.scale
-        noise = 0.0 if latent else self.noise_variance_
+        noise = self._noise_at(X_new) * (not latent)
         if return_std:
             found = spread(lambda x: self.posterior_.variance(x, method), X_new, ranks) + noise
             return self._shaped(mean), self._shaped(found.sqrt()[:, None] * scale)
         C = self._covariance(X_new)
         C.diagonal().add_(noise)
         return self._shaped(mean), self._shaped(C[:, :, None] * scale.square())
+
+    def _noise_at(self, X_new: Tensor) -> Tensor:
+        """The noise variance of new observations, on whitened data."""
+        factor = self.posterior_.noise_scale
+        scale = torch.ones(len(X_new), dtype=torch.float64) if factor is None else factor.at(X_new)
+        return self.noise_variance_ * scale
 
     def sample_y(
         self,
@@ -282,7 +307,7 @@ class GPRegressor(Regressor):
         return samples[:, 0] if self._one_output else samples
 
     def _fit_whitened(
-        self, X: Tensor, Y: Tensor, scale: Tensor, progress: Progress, ranks: Ranks
+        self, X: Tensor, Y: Tensor, scale: Tensor, given: bool, progress: Progress, ranks: Ranks
     ) -> None:
         n, d = X.shape
         kernel = self._start_kernel(X)
@@ -298,9 +323,65 @@ class GPRegressor(Regressor):
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
-        progress.start([*plan, ("precompute", 1, 0.5 * n * n)])
+        plan.append(("precompute", 1, 0.5 * n * n))
+        varies = self._noise_may_vary(given)
+        if varies:
+            again = [(p.name, p.steps, float(n) ** 2) for p in recipe.again().phases(n)]
+            plan += [(NOISE_PHASE, 1, 0.5 * n * n), *again, plan[-1]]
+        progress.start(plan)
         if self.verbose and n >= FORECAST_FROM and ranks.first:
             self._forecast(n, d, H.shape[1], Y.shape[1], ranks, progress)
+        learn = partial(
+            self._learn,
+            X,
+            Y,
+            H,
+            kernel,
+            seed=seed,
+            progress=progress,
+            checkpoint=checkpoint,
+            ranks=ranks,
+        )
+        learned = learn(noise, scale, recipe)
+        phases = learned.phases
+        factor = self._noise_factor(learned, seed, progress, ranks) if varies else None
+        if factor is not None:
+            level = float(factor.at(X).log().mean().exp())
+            factor = factor.divided(level)
+            noise = Hyperparameter("noise_variance", max(level * learned.noise, self.noise_floor))
+            learned = learn(noise, factor.at(X), recipe.again())
+            learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
+            phases = [*phases, *learned.phases]
+        self.posterior_, self.kernel_, self.noise_variance_ = (
+            learned.posterior,
+            kernel,
+            learned.noise,
+        )
+        last = learned.objective.last
+        assert last is not None
+        self.n_samples_ = n
+        self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
+        self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
+        self.diagnostics_ = _diagnostics(phases, learned.objective, learned.result, learned.seconds)
+        if ranks.first:
+            self._warn(phases, learned.result)
+
+    def _learn(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        H: Tensor,
+        kernel: Kernel,
+        noise: Hyperparameter,
+        scale: Tensor,
+        recipe: Recipe,
+        *,
+        seed: int,
+        progress: Progress,
+        checkpoint: Checkpoint | None,
+        ranks: Ranks,
+    ) -> _Learned:
+        """Hyperparameters, moved where they are, and the posterior that follows from them."""
         trained = train(
             X,
             Y,
@@ -318,7 +399,7 @@ class GPRegressor(Regressor):
         )
         progress.phase("precompute")
         begin = time.perf_counter()
-        self.posterior_, result = precompute(
+        posterior, result = precompute(
             trained.objective,
             self.mean,
             rtol=self.rtol,
@@ -328,16 +409,36 @@ class GPRegressor(Regressor):
         )
         seconds = time.perf_counter() - begin
         progress.step(1, trained.phases[-1].loss if trained.phases else float("nan"))
-        self.kernel_ = kernel
-        self.noise_variance_ = float(noise.value)
-        last = trained.objective.last
-        assert last is not None
-        self.n_samples_ = n
-        self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
-        self.n_iter_ = max(1, sum(p.tally.evaluations for p in trained.phases))
-        self.diagnostics_ = _diagnostics(trained.phases, trained.objective, result, seconds)
-        if ranks.first:
-            self._warn(trained.phases, result)
+        return _Learned(
+            posterior, float(noise.value), result, trained.objective, trained.phases, seconds
+        )
+
+    def _noise_may_vary(self, given: bool) -> bool:
+        """given: whether the user has said what the noise of each row is, up to a factor."""
+        if self.noise_model == "varying" and given:
+            raise ValueError(
+                "noise_model: expected 'auto' or 'constant' with noise_scale, got 'varying'; leave "
+                "noise_scale out to have it learned"
+            )
+        if self.noise_model == "auto":
+            return self.quality == "best" and not given
+        return self.noise_model == "varying"
+
+    def _noise_factor(
+        self, learned: _Learned, seed: int, progress: Progress, ranks: Ranks
+    ) -> NoiseScale | None:
+        """How the noise varies, as rank 0 sees it; None if it does not."""
+        progress.phase(NOISE_PHASE)
+
+        def find() -> tuple[dict[str, Any], dict[str, Tensor]]:
+            errors = learned.posterior.leave_one_out(NOISE_POINTS, seed)
+            floor = self.noise_floor / learned.noise
+            found = learn_noise_scale(errors, learned.noise, floor, seed)
+            return ({}, {}) if found is None else found.pack()
+
+        header, tensors = ranks.from_first(find)
+        progress.step(1, float("nan"))
+        return NoiseScale.unpack(header, tensors) if tensors else None
 
     def _represented(
         self,
@@ -456,6 +557,7 @@ class GPRegressor(Regressor):
     def _check_settings(self) -> None:
         self._check_kernel()
         one_of("mean", self.mean, MEANS)
+        one_of("noise_model", self.noise_model, NOISE_MODELS)
         one_of("training", self.training, METHODS)
         one_of("variance", self.variance, VARIANCES)
         one_of("inputs", self.inputs, INPUTS)
@@ -469,6 +571,18 @@ class GPRegressor(Regressor):
         self._check_whole(("steps", "subset", "max_iter"))
         self._check_whole(("probes",), optional=True)
         self._check_whole(("rank", "neighbours", "residual_neighbours"), least=0, optional=True)
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """What came of training and the last solve, which took `seconds`; noise: its variance."""
+
+    posterior: Posterior
+    noise: float
+    result: SolveResult
+    objective: Objective
+    phases: list[Phase]
+    seconds: float
 
 
 def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:

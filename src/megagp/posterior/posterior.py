@@ -21,9 +21,10 @@ from megagp.mean import basis
 from megagp.operator import KernelOperator
 from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
 from megagp.posterior.lanczos_variance import LanczosVariance
+from megagp.posterior.noise_scale import Errors, NoiseScale
 from megagp.posterior.subset_variance import SubsetVariance
 from megagp.preconditioners import PivotedCholesky
-from megagp.solvers import SolveResult
+from megagp.solvers import Cholesky, SolveResult
 
 VARIANCES = ("joint", "lanczos", "exact")
 # New points per pass: what a pass holds is a few columns for each of them.
@@ -33,6 +34,8 @@ LANCZOS_RANK = 100
 # and pivot, while it is made) takes no more than this.
 MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
 PIVOT_BUDGET = 512 * 2**20
+# Nearest others that the variance of a training point takes in which is left out.
+LEFT_OUT_NEIGHBOURS = 128
 # What "exact" may add to a variance, as a share of the noise variance, for each unit of rtol.
 EXCESS = 2.0
 
@@ -48,6 +51,7 @@ class Posterior:
 
     X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
     preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
+    noise_scale: what the noise variance of new observations is multiplied by; None for 1.
     """
 
     X: Tensor
@@ -62,6 +66,7 @@ class Posterior:
     max_iter: int
     neighbours: int | None = None
     engine: str = "auto"
+    noise_scale: NoiseScale | None = None
 
     @property
     def d(self) -> int:
@@ -92,6 +97,21 @@ class Posterior:
         U = self._trend_gap(X_new)
         C = self._exact.covariance(X_new) + U @ self.trend.covariance @ U.T
         return 0.5 * (C + C.T)
+
+    def leave_one_out(self, count: int, seed: int) -> Errors:
+        """Up to `count` training points, each predicted from all others, without another solve.
+
+        With s² = 1 / [K̂⁻¹]_ii, the variance of observation i given the others, the prediction from
+        those is off by v_i s² (Rasmussen & Williams 2006, eq. 5.12); β is held fixed. s² is the
+        joint variance of a point that is left out.
+        """
+        if len(self.pivots) == len(self.X):
+            rows = torch.arange(len(self.X))
+            observed = 1 / Cholesky(self._K_hat).inverse().diagonal()
+        else:
+            rows, observed = self._joint.leave_one_out(count, LEFT_OUT_NEIGHBOURS, seed)
+        latent = (observed - self.noise[rows]).clamp(min=0.0)
+        return Errors(self.X[rows], self.weights[rows] * observed[:, None], latent)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

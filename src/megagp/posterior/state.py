@@ -11,6 +11,7 @@ from torch import Tensor
 from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import MEANS, basis
+from megagp.posterior.noise_scale import NoiseScale
 from megagp.posterior.posterior import Posterior
 from megagp.storage import (
     StorageError,
@@ -30,6 +31,7 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "max_iter": posterior.max_iter,
         "neighbours": posterior.neighbours,
         "engine": posterior.engine,
+        "noise_scale": None,
     }
     tensors = {
         "X": posterior.X,
@@ -40,6 +42,9 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "trend_covariance": posterior.trend.covariance,
         "pivots": posterior.pivots,
     }
+    if posterior.noise_scale is not None:
+        header["noise_scale"], own = posterior.noise_scale.pack()
+        tensors |= own
     return header, tensors
 
 
@@ -66,6 +71,10 @@ def unpack(
         raise StorageError(f"pivots: expected indices below {n}, got others")
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
+    varying = require(header, "noise_scale", dict, type(None))
+    noise_scale = None if varying is None else NoiseScale.unpack(varying, tensors)
+    if noise_scale is not None and noise_scale.Z.shape[1] != d:
+        raise StorageError(f"noise_Z: expected {d} columns, got {noise_scale.Z.shape[1]}")
     return Posterior(
         X=X,
         kernel=kernel,
@@ -82,4 +91,5 @@ def unpack(
         max_iter=require(header, "max_iter", int),
         neighbours=require(header, "neighbours", int, type(None)),
         engine=require(header, "engine", str),
+        noise_scale=noise_scale,
     )

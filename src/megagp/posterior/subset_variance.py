@@ -110,6 +110,7 @@ class SubsetVariance:
         # Neighbours come from the rest alone: no observation counts twice.
         self._X_P, self._noise_P = X[is_pivot], noise[is_pivot]
         self._X, self._noise = X[~is_pivot], noise[~is_pivot]
+        self._rest = (~is_pivot).nonzero()[:, 0]
         self._C = self._factorise_pivots()
         entries = len(self._X) * len(self._X_P)
         self._F = self._rows_of_F(self._X) if 16 * entries <= memory_budget else None
@@ -167,6 +168,26 @@ class SubsetVariance:
             if float(over.median()) <= excess and float(over.mean()) <= TAIL * excess:
                 return way
         return Way(True, most)
+
+    @torch.no_grad()
+    def leave_one_out(self, count: int, neighbours: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Up to `count` training points, none of them a pivot, as indices into X, and the variance
+        of each observation given the pivots and its nearest others."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(self._X), generator=generator)[:count].to(self._X.device)
+        m = min(neighbours, len(self._X) - 1)
+        found = torch.empty(len(rows), dtype=torch.float64, device=self._X.device)
+        for chunk in chunks(len(rows), CHUNK):
+            at = rows[chunk]
+            near = self._search.nearest(self._features[at], m + 1)
+            # Without the point itself; of many at the same place, one is as good as another.
+            itself = near == at[:, None]
+            itself[~itself.any(1), -1] = True
+            others = near[~itself].reshape(len(at), m)
+            x = self._X[at]
+            prior = self._kernel.on(x.device, torch.float64).diagonal(x)
+            found[chunk] = self._by_own(x, prior, others) + self._noise[at]
+        return self._rest[rows], found
 
     def _by_own(self, x: Tensor, prior: Tensor, near: Tensor) -> Tensor:
         """Latent variances given the pivots and each point's own neighbours, t x m."""

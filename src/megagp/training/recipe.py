@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -41,6 +41,7 @@ class Recipe:
       what it knows of the curvature;
     - "paper": 10 steps of L-BFGS and 10 of Adam on the subset, 3 of Adam on everything;
     - "adam" or "lbfgs": that many `steps` on everything;
+    - "finetune": the steps on everything with which "pretrain" ends;
     - "none".
     Up to `dense_below` points the likelihood is exact and cheap, and "pretrain" is L-BFGS on
     everything to the end.
@@ -51,6 +52,10 @@ class Recipe:
     steps: int = 100
     learning_rate: float = 0.1
     dense_below: int = DENSE_BELOW
+
+    def again(self) -> Recipe:
+        """For hyperparameters that are good already: the last leg alone."""
+        return replace(self, method="none" if self.method == "none" else "finetune")
 
     def phases(self, n: int) -> list[Phase]:
         """What to do for n points, in order."""
@@ -71,6 +76,8 @@ class Recipe:
             return [Phase("train, L-BFGS", n, "lbfgs", DENSE_STEPS)]
         steps = PRETRAIN_STEPS if n <= self.subset else FINETUNE_STEPS
         last = Phase("finetune, L-BFGS", n, "lbfgs", steps, further=PRETRAIN_STEPS - steps)
+        if self.method == "finetune":
+            return [last]
         before = [Phase("start, L-BFGS", START, "lbfgs", START_STEPS, PREPARED)]
         before += [
             Phase(

@@ -70,6 +70,24 @@ def test_a_resumed_fit_ends_where_it_would_have(tmp_path, monkeypatch, uninterru
     assert model.n_iter_ == expected.n_iter_
 
 
+def test_a_fit_whose_noise_varies_is_resumed_in_its_second_part(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    X, _ = data()
+    y = np.sin(2 * X[:, 0]) + np.where(X[:, 0] > 0, 0.5, 0.05) * rng.normal(size=N)
+    settings = {"training": "pretrain", "noise_model": "varying"}
+    expected = regressor(None, **settings).fit(X, y)
+    monkeypatch.setitem(globals(), "data", lambda: (X, y))
+    last = expected.diagnostics_["phases"][-1]["evaluations"]
+    stop = expected.n_iter_ - last  # all but those of the second part; dense ones are not counted
+    stop -= expected.diagnostics_["phases"][0]["evaluations"]
+    with pytest.raises(Interrupted):
+        fit_until(monkeypatch, regressor(tmp_path, **settings), stop + 1)
+    model = regressor(tmp_path, **settings)
+    assert fit_until(monkeypatch, model, 100) == last - 1
+    found, wanted = (m.predict(X[:9], return_std=True) for m in (model, expected))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
 def test_a_finished_fit_is_not_made_again(tmp_path, monkeypatch, uninterrupted):
     regressor(tmp_path).fit(*data())
     again = regressor(tmp_path)

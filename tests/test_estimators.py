@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import reference
 from megagp import GPRegressor, load
 from megagp.kernels import RBF, Matern32
+from megagp.scores import score
 from megagp.solvers import ConvergenceWarning
 
 NOISE = 0.02
@@ -126,6 +127,78 @@ def test_units_do_not_matter():
     np.testing.assert_allclose(std_b, 50 * std, rtol=1e-3)
     n_log = len(y) * np.log(50)
     assert b.log_marginal_likelihood_ == pytest.approx(a.log_marginal_likelihood_ - n_log, abs=0.1)
+
+
+def uneven(n, seed=0):
+    """Ten times as much noise on the right as on the left."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(n, 2))
+    std = np.where(X[:, 0] > 0, 0.5, 0.05)
+    return X, np.sin(2 * X[:, 0]) + std * rng.normal(size=n), std
+
+
+@pytest.mark.parametrize("n", [800, 2000], ids=["Cholesky", "products"])
+def test_noise_that_varies(n, tmp_path):
+    X, y, _ = uneven(n)
+    X_new, y_new, std = uneven(500, seed=1)
+    models = {
+        name: GPRegressor(noise_model=name, random_state=0).fit(X, y)
+        for name in ("constant", "varying")
+    }
+    nll = {name: score(y_new, *m.predict(X_new, return_std=True)).nll for name, m in models.items()}
+    best = score(y_new, np.sin(2 * X_new[:, 0]), std).nll
+    assert nll["varying"] < best + 0.1 < nll["constant"] - 0.3
+    model = models["varying"]
+    assert model.noise_model_ == "varying"
+    assert models["constant"].noise_model_ == "constant"
+    assert [p["phase"] for p in model.diagnostics_["phases"]][-1].startswith("finetune")
+    mean, found = model.predict(X_new, return_std=True)
+    latent = model.predict(X_new, return_std=True, latent=True)[1]
+    noise = np.sqrt(found**2 - latent**2)
+    assert np.median(noise[std == 0.5]) == pytest.approx(0.5, rel=0.2)
+    assert np.median(noise[std == 0.05]) == pytest.approx(0.05, rel=0.3)
+    C = model.predict(X_new[:9], return_cov=True)[1]
+    np.testing.assert_allclose(np.sqrt(np.diag(C)), found[:9], rtol=0.03)
+    model.save(tmp_path / "model.mgp")
+    again = load(tmp_path / "model.mgp")
+    assert again.noise_model_ == "varying"
+    for one, other in zip((mean, found), again.predict(X_new, return_std=True), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_varying_noise_is_the_posterior_of_that_noise():
+    """Mean and variance of the dense formula, with the noise that was found at each point."""
+    X, y, _ = uneven(600)
+    model = GPRegressor(
+        Matern32([0.7, 1.3], 1.5),
+        noise_model="varying",
+        noise_variance=0.05,
+        mean="zero",
+        whiten=False,
+        training="none",
+        random_state=0,
+    ).fit(X, y)
+    noise = model.noise_variance_ * model.posterior_.noise_scale.at(model.posterior_.X).numpy()
+    assert noise.max() / noise.min() > 20
+    assert np.exp(np.log(noise).mean()) == pytest.approx(model.noise_variance_)
+    X_new = uneven(30, seed=1)[0]
+    mean, C = dense(X, y, X_new, noise=noise)
+    found, std = model.predict(X_new, return_std=True, latent=True)
+    np.testing.assert_allclose(found, mean, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(std, np.sqrt(np.diag(C)), rtol=1e-6)
+
+
+def test_varying_noise_where_it_does_not_vary():
+    X, y = data(600)
+    plain, varying = (
+        GPRegressor(noise_model=name, random_state=0).fit(X, y) for name in ("constant", "varying")
+    )
+    assert varying.noise_model_ == "constant"
+    assert np.array_equal(plain.predict(X, return_std=True), varying.predict(X, return_std=True))
+    with pytest.raises(ValueError, match="noise_model: expected 'auto' or 'constant' with"):
+        varying.fit(X, y, noise_scale=np.ones(600))
+    with pytest.raises(ValueError, match="noise_model: expected one of"):
+        GPRegressor(noise_model="loud").fit(X, y)
 
 
 def test_noise_scale_is_a_repeated_measurement():

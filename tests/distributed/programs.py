@@ -130,6 +130,13 @@ def fits() -> dict[str, Any]:
         found[f"noise {n}"] = model.noise_variance_
         found[f"lengthscale {n}"] = model.kernel_.lengthscale.detach().numpy()
         found[f"iterations {n}"] = [p["iterations"] for p in model.diagnostics_["phases"]]
+    X, y = data(1600)
+    y = y + np.where(X[:, 0] > 0, 0.5, 0.0) * np.random.default_rng(1).normal(size=1600)
+    model = small_regressor(None).set_params(noise_model="varying").fit(X, y)
+    found |= dict(
+        zip(("varying mean", "varying std"), model.predict(X[:7], return_std=True), strict=True)
+    )
+    found["varying"] = model.noise_model_
     return found
 
 

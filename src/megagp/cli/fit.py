@@ -37,6 +37,11 @@ class MeanName(str, Enum):
     linear = "linear"
 
 
+class QualityName(str, Enum):
+    usual = "usual"
+    best = "best"
+
+
 REGRESSORS = {"exact": "GPRegressor", "sgpr": "SGPRegressor", "svgp": "SVGPRegressor"}
 CLASSES = {"matern12": "Matern12", "matern52": "Matern52", "rbf": "RBF", "rq": "RationalQuadratic"}
 
@@ -53,6 +58,9 @@ def fit(
     ] = None,
     ard: Annotated[bool, typer.Option(help="One lengthscale per feature, or one for all.")] = True,
     kernel: Annotated[KernelName, typer.Option(help="Kernel.")] = KernelName.matern32,
+    quality: Annotated[
+        QualityName, typer.Option(help="best: a richer kernel, noise that may vary, more time.")
+    ] = QualityName.usual,
     mean: Annotated[MeanName, typer.Option(help="Prior mean.")] = MeanName.constant,
     random_state: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     test_fraction: Annotated[
@@ -103,7 +111,7 @@ def fit(
     train, test = _hold_out(len(X), test_fraction, random_state)
     start = time.perf_counter()
     model = getattr(megagp, REGRESSORS[method.value])(
-        **_own_options(method, inducing_points, checkpoint),
+        **_own_options(method, inducing_points, checkpoint, quality),
         kernel=_kernel(kernel.value, len(features) if ard else None),
         ard=ard,
         mean=mean.value,
@@ -121,7 +129,7 @@ def fit(
 
 
 def _own_options(
-    method: MethodName, inducing_points: int | None, checkpoint: Path | None
+    method: MethodName, inducing_points: int | None, checkpoint: Path | None, quality: QualityName
 ) -> dict[str, Any]:
     """Options that not all methods have, where they were given."""
     exact = method is MethodName.exact
@@ -135,7 +143,14 @@ def _own_options(
             f"--checkpoint: expected with --method exact, got {checkpoint} with {method.value}; "
             "leave it out"
         )
-    given = {"inducing_points": inducing_points, "checkpoint": checkpoint}
+    if quality is not QualityName.usual and not exact:
+        raise ValueError(
+            f"--quality: expected with --method exact, got {quality.value} with {method.value}; "
+            "leave it out"
+        )
+    given: dict[str, Any] = {"inducing_points": inducing_points, "checkpoint": checkpoint}
+    if exact:
+        given["quality"] = quality.value
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -44,7 +44,9 @@ def _facts(fitted: Any) -> Iterator[tuple[str, str]]:
     if "target" in fitted.extra_:
         yield "target", str(fitted.extra_["target"])
     yield "kernel", repr(fitted.kernel_)
-    yield "noise variance", f"{float(fitted.noise_variance_):.6g}"
+    varies = getattr(fitted, "noise_model_", "constant") == "varying"
+    average = ", varies; this is its geometric mean" if varies else ""
+    yield "noise variance", f"{float(fitted.noise_variance_):.6g}{average}"
     yield "log marginal likelihood", f"{float(fitted.log_marginal_likelihood_):.6g}"
     yield from _rows("", fitted.diagnostics_)
     if "versions" in fitted.extra_:

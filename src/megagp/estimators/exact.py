@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import time
 import warnings
@@ -20,6 +19,7 @@ from torch import Tensor
 from megagp.checkpoint import Checkpoint, digest
 from megagp.distributed import ALONE, Ranks, check_same, spread
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
+from megagp.estimators.diagnostics import diagnostics
 from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
 from megagp.normal_scores import NormalScores
@@ -134,6 +134,7 @@ class GPRegressor(Regressor):
     Attributes
     ----------
     kernel_, noise_variance_ : learned, on whitened data
+    noise_model_ : "constant" or "varying"; then noise_variance_ is the geometric mean
     inputs_ : "standard" or "ranks"
     log_marginal_likelihood_ : of the training set, in the units of y; from probes for large n
     n_iter_ : evaluations of the likelihood in training
@@ -205,6 +206,12 @@ class GPRegressor(Regressor):
         self.on_step = on_step
         self.random_state = random_state
         self.verbose = verbose
+
+    @property
+    def noise_model_(self) -> str:
+        """Whether the noise was found to vary: "constant" or "varying"."""
+        check_is_fitted(self)
+        return "constant" if self.posterior_.noise_scale is None else "varying"
 
     @property
     def inputs_(self) -> str:
@@ -330,7 +337,8 @@ class GPRegressor(Regressor):
             plan += [(NOISE_PHASE, 1, 0.5 * n * n), *again, plan[-1]]
         progress.start(plan)
         if self.verbose and n >= FORECAST_FROM and ranks.first:
-            self._forecast(n, d, H.shape[1], Y.shape[1], ranks, progress)
+            recipes = [recipe, recipe.again()] if varies else [recipe]
+            self._forecast(n, d, recipes, H.shape[1], Y.shape[1], ranks, progress)
         learn = partial(
             self._learn,
             X,
@@ -362,7 +370,7 @@ class GPRegressor(Regressor):
         self.n_samples_ = n
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
-        self.diagnostics_ = _diagnostics(phases, learned.objective, learned.result, learned.seconds)
+        self.diagnostics_ = diagnostics(phases, learned.objective, learned.result, learned.seconds)
         if ranks.first:
             self._warn(phases, learned.result)
 
@@ -430,15 +438,20 @@ class GPRegressor(Regressor):
         """How the noise varies, as rank 0 sees it; None if it does not."""
         progress.phase(NOISE_PHASE)
 
-        def find() -> tuple[dict[str, Any], dict[str, Tensor]]:
-            errors = learned.posterior.leave_one_out(NOISE_POINTS, seed)
-            floor = self.noise_floor / learned.noise
-            found = learn_noise_scale(errors, learned.noise, floor, seed)
-            return ({}, {}) if found is None else found.pack()
-
-        header, tensors = ranks.from_first(find)
+        saver = learned.objective.saver("noise")
+        kept = None if saver is None else saver.load()
+        if kept is None:
+            _, kept = ranks.from_first(lambda: ({}, self._find_noise_factor(learned, seed)))
+            if saver is not None:
+                saver.keep(kept)
         progress.step(1, float("nan"))
-        return NoiseScale.unpack(header, tensors) if tensors else None
+        return NoiseScale.unpack(kept) if kept else None
+
+    def _find_noise_factor(self, learned: _Learned, seed: int) -> dict[str, Tensor]:
+        errors = learned.posterior.leave_one_out(NOISE_POINTS, seed)
+        least = self.noise_floor / learned.noise
+        found = learn_noise_scale(errors, learned.noise, least, seed)
+        return {} if found is None else found.pack()
 
     def _represented(
         self,
@@ -485,11 +498,22 @@ class GPRegressor(Regressor):
         return max(self.training_rtol, loose)
 
     def _forecast(
-        self, n: int, d: int, basis: int, outputs: int, ranks: Ranks, progress: Progress
+        self,
+        n: int,
+        d: int,
+        recipes: list[Recipe],
+        basis: int,
+        outputs: int,
+        ranks: Ranks,
+        progress: Progress,
     ) -> None:
         """Say what a long fit will take, from a quick measurement of this machine."""
         solving = self._solving(ALONE)
-        legs = workload(n, d, recipe=self._recipe(n), solving=solving, outputs=outputs, basis=basis)
+        legs = [
+            leg
+            for recipe in recipes
+            for leg in workload(n, d, recipe=recipe, solving=solving, outputs=outputs, basis=basis)
+        ]
         rates = calibrate(d, columns=outputs + basis + solving.probes_for(n), solving=solving)
         for line in forecast(n, d, legs, rates, ranks.size).lines():
             progress.say(line)
@@ -595,49 +619,3 @@ def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:
             f"smallest {float(scale.min()) if scale.numel() else float('nan')}"
         )
     return scale
-
-
-def _diagnostics(
-    phases: list[Phase], objective: Objective, result: SolveResult, seconds: float
-) -> dict[str, Any]:
-    """What a fit did, in plain numbers that JSON can hold."""
-    operator, n = objective.operator, len(objective.Y)
-    found = [
-        {
-            "phase": p.name,
-            "points": p.size,
-            "steps": p.steps,
-            "seconds": p.seconds,
-            # Of a phase in which no step was worth taking, there is none.
-            "loss": p.loss if math.isfinite(p.loss) else None,
-            "evaluations": p.tally.evaluations,
-            "iterations": p.tally.iterations,
-            "kernel_evaluations": p.tally.kernel_evaluations,
-            "unconverged": p.tally.unconverged,
-            "rank": p.tally.ranks[-1] if p.tally.ranks else 0,
-        }
-        for p in phases
-    ]
-    iterations = int(result.iterations.max()) if len(result.iterations) else 0
-    return {
-        "engine": operator.engine.name,
-        "engine_reason": operator.engine.reason,
-        "culled_fraction": float(operator.statistics.culled_fraction),
-        "phases": found,
-        "precompute": {
-            "seconds": seconds,
-            "iterations": iterations,
-            "residual": [float(r) for r in result.residual],
-            # Of y, the largest of its columns: at the start, and after each iteration.
-            "history": _history(result, objective.Y.shape[1]),
-            "status": result.worst.name,
-            "precision": result.precision,
-            "kernel_evaluations": float(n) * n / 2 * (iterations + 1),
-        },
-    }
-
-
-def _history(result: SolveResult, outputs: int) -> list[float]:
-    if result.history is None:
-        return []
-    return [float(r) for r in result.history[:, :outputs].amax(1)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from megagp.kernels import Matern32
 from megagp.neighbours import chunks
-from megagp.storage import StorageError, require, require_tensor
+from megagp.storage import StorageError, require_tensor
 
 INDUCING = 400
 # Shares of K(Z, Z)'s diagonal that are added to it.
@@ -82,24 +82,22 @@ class NoiseScale:
         constant = self.constant - math.log(level)
         return replace(self, constant=constant, least=self.least / level)
 
-    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Header and tensors from which `unpack` makes the same."""
-        header = {name: getattr(self, name) for name in ("lengthscale", "constant", "least")}
-        return header, {"noise_Z": self.Z, "noise_weights": self.weights}
+    def pack(self) -> dict[str, Tensor]:
+        """Tensors from which `unpack` makes the same."""
+        numbers = torch.tensor([self.lengthscale, self.constant, self.least], dtype=torch.float64)
+        return {"noise_Z": self.Z, "noise_weights": self.weights, "noise_numbers": numbers}
 
     @classmethod
-    def unpack(cls, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NoiseScale:
+    def unpack(cls, tensors: Mapping[str, Tensor]) -> NoiseScale:
         """StorageError for what does not fit together."""
         Z = require_tensor(tensors, "noise_Z", None, None)
-        lengthscale, constant, least = (
-            float(require(header, name, float)) for name in ("lengthscale", "constant", "least")
-        )
+        weights = require_tensor(tensors, "noise_weights", len(Z))
+        lengthscale, constant, least = require_tensor(tensors, "noise_numbers", 3).tolist()
         if not (lengthscale > 0 and least >= 0):
             raise StorageError(
-                f"noise_scale: expected a positive lengthscale and bound, got "
+                "noise_numbers: expected a positive lengthscale and bound, got "
                 f"{lengthscale}, {least}"
             )
-        weights = require_tensor(tensors, "noise_weights", len(Z))
         return cls(Z, weights, lengthscale, constant, least)
 
 

@@ -31,7 +31,7 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "max_iter": posterior.max_iter,
         "neighbours": posterior.neighbours,
         "engine": posterior.engine,
-        "noise_scale": None,
+        "noise_varies": posterior.noise_scale is not None,
     }
     tensors = {
         "X": posterior.X,
@@ -43,8 +43,7 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "pivots": posterior.pivots,
     }
     if posterior.noise_scale is not None:
-        header["noise_scale"], own = posterior.noise_scale.pack()
-        tensors |= own
+        tensors |= posterior.noise_scale.pack()
     return header, tensors
 
 
@@ -71,8 +70,8 @@ def unpack(
         raise StorageError(f"pivots: expected indices below {n}, got others")
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
-    varying = require(header, "noise_scale", dict, type(None))
-    noise_scale = None if varying is None else NoiseScale.unpack(varying, tensors)
+    varies = require(header, "noise_varies", bool)
+    noise_scale = NoiseScale.unpack(tensors) if varies else None
     if noise_scale is not None and noise_scale.Z.shape[1] != d:
         raise StorageError(f"noise_Z: expected {d} columns, got {noise_scale.Z.shape[1]}")
     return Posterior(

@@ -80,9 +80,21 @@ def test_the_rows_of_the_preconditioner_are_shared_out(together):
     )
 
 
+def test_rows_are_gathered_where_they_belong(together):
+    for result in together:
+        assert all(result["gathers"].values()), result["gathers"]
+
+
 def test_fits_and_predictions(alone, together):
     compare(together[0]["fits"], alone["fits"], rtol=1e-5, atol=1e-6)
     same_on_all(together, "fits")
+
+
+def test_noise_that_varies(alone, together):
+    assert alone["varying"]["varies"] == 1.0
+    # Noise follows from solves to a residual of 0.01, and roundoff may end them elsewhere.
+    compare(together[0]["varying"], alone["varying"], rtol=1e-3, atol=1e-4)
+    same_on_all(together, "varying")
 
 
 def test_sgpr(alone, together):

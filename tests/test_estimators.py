@@ -130,10 +130,10 @@ def test_units_do_not_matter():
 
 
 def uneven(n, seed=0):
-    """Ten times as much noise on the right as on the left."""
+    """Ten times as much noise at the right end as at the left one."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-2, 2, size=(n, 2))
-    std = np.where(X[:, 0] > 0, 0.5, 0.05)
+    std = 0.16 * 10 ** (X[:, 0] / 4)
     return X, np.sin(2 * X[:, 0]) + std * rng.normal(size=n), std
 
 
@@ -147,16 +147,17 @@ def test_noise_that_varies(n, tmp_path):
     }
     nll = {name: score(y_new, *m.predict(X_new, return_std=True)).nll for name, m in models.items()}
     best = score(y_new, np.sin(2 * X_new[:, 0]), std).nll
-    assert nll["varying"] < best + 0.1 < nll["constant"] - 0.3
+    assert nll["varying"] < best + 0.05 < nll["constant"] - 0.1
     model = models["varying"]
     assert model.noise_model_ == "varying"
     assert models["constant"].noise_model_ == "constant"
-    assert [p["phase"] for p in model.diagnostics_["phases"]][-1].startswith("finetune")
+    before, after = (len(m.diagnostics_["phases"]) for m in models.values())
+    assert after == before + 1
     mean, found = model.predict(X_new, return_std=True)
     latent = model.predict(X_new, return_std=True, latent=True)[1]
-    noise = np.sqrt(found**2 - latent**2)
-    assert np.median(noise[std == 0.5]) == pytest.approx(0.5, rel=0.2)
-    assert np.median(noise[std == 0.05]) == pytest.approx(0.05, rel=0.3)
+    off = np.log(np.sqrt(found**2 - latent**2) / std)
+    assert abs(np.median(off)) < 0.1
+    assert np.quantile(np.abs(off), 0.9) < 0.3
     C = model.predict(X_new[:9], return_cov=True)[1]
     np.testing.assert_allclose(np.sqrt(np.diag(C)), found[:9], rtol=0.03)
     model.save(tmp_path / "model.mgp")
@@ -179,7 +180,7 @@ def test_varying_noise_is_the_posterior_of_that_noise():
         random_state=0,
     ).fit(X, y)
     noise = model.noise_variance_ * model.posterior_.noise_scale.at(model.posterior_.X).numpy()
-    assert noise.max() / noise.min() > 20
+    assert noise.max() / noise.min() > 10
     assert np.exp(np.log(noise).mean()) == pytest.approx(model.noise_variance_)
     X_new = uneven(30, seed=1)[0]
     mean, C = dense(X, y, X_new, noise=noise)

@@ -55,7 +55,7 @@ class Group(Ranks):
     def gather(self, part: Tensor, n: int) -> Tensor:
         shares = [self.rows(n, rank) for rank in range(self.size)]
         most = max(share.stop - share.start for share in shares)
-        whole = part.new_zeros(n, *part.shape[1:])
+        whole = part.new_empty(n, *part.shape[1:])
         if not whole.numel():
             return whole
         if most * whole[:1].nbytes < BROADCAST_FROM:

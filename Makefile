@@ -30,7 +30,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 test: lint  ## set up, lint, type-check, and run the tests but for the slow ones
-	$(BIN)/pytest -m "not slow and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow and not browser"
 
 lint: $(VENV)/.dev  ## everything `make test` checks without running code
 	$(BIN)/ruff check

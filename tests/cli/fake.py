@@ -17,12 +17,14 @@ class GPRegressor:
         *,
         ard=True,
         mean="constant",
+        quality="usual",
         checkpoint=None,
         random_state=None,
         verbose=0,
     ):
         self.kernel_ = kernel or Matern32()
         GPRegressor.made = {"kernel": kernel, "ard": ard, "mean": mean, "verbose": verbose}
+        GPRegressor.made["quality"] = quality
 
     def fit(self, X, y):
         self.n_samples_, self.n_features_in_ = X.shape

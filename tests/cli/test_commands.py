@@ -109,7 +109,10 @@ def test_a_model_of_several_targets_is_refused(data, monkeypatch, tmp_path):
 
 def test_options_reach_the_estimator(data):
     run("fit", data, "-o", "m.mgp")
-    assert fake.GPRegressor.made == {"kernel": None, "ard": True, "mean": "constant", "verbose": 1}
+    usual = {"kernel": None, "ard": True, "mean": "constant", "quality": "usual", "verbose": 1}
+    assert fake.GPRegressor.made == usual
+    run("fit", data, "-o", "m.mgp", "--quality", "best")
+    assert fake.GPRegressor.made == {**usual, "quality": "best"}
     result = run("fit", data, "-o", "m.mgp", "--kernel", "rq", "--mean", "linear", "-q")
     assert result.output == ""
     made = fake.GPRegressor.made

@@ -87,6 +87,14 @@ def test_inducing_points_are_not_for_the_exact_method(folder):
     assert "--inducing-points: expected with --method sgpr or svgp" in result.stderr
 
 
+@pytest.mark.parametrize("option", [("--quality", "best"), ("--checkpoint", "run1")])
+def test_what_only_the_exact_method_has(folder, option):
+    command = ["fit", folder / "train.csv", "--method", "sgpr", *option, "-o", folder / "x.mgp"]
+    result = CliRunner().invoke(app, [str(a) for a in (*command, "--target", "reach")])
+    assert result.exit_code == 1
+    assert f"{option[0]}: expected with --method exact" in result.stderr
+
+
 def test_compare(folder):
     table = folder / "train.csv"
     options = ["--target", "reach", "--method", "sgpr", "--method", "exact", "-q"]

@@ -245,10 +245,11 @@ class GPRegressor(Regressor):
         """
         inputs, outputs = self._training_set(X, y)
         scale = _noise_scale(noise_scale, len(inputs))
+        varies = self._noise_may_vary(noise_scale is not None)
         ranks = self._ranks()
         check_same(ranks, X=inputs, y=outputs, noise_scale=scale)
         with self._progress(ranks) as progress:
-            self._fit_whitened(inputs, outputs, scale, noise_scale is not None, progress, ranks)
+            self._fit_whitened(inputs, outputs, scale, varies, progress, ranks)
         return self
 
     def predict(
@@ -314,7 +315,7 @@ class GPRegressor(Regressor):
         return samples[:, 0] if self._one_output else samples
 
     def _fit_whitened(
-        self, X: Tensor, Y: Tensor, scale: Tensor, given: bool, progress: Progress, ranks: Ranks
+        self, X: Tensor, Y: Tensor, scale: Tensor, varies: bool, progress: Progress, ranks: Ranks
     ) -> None:
         n, d = X.shape
         kernel = self._start_kernel(X)
@@ -331,7 +332,6 @@ class GPRegressor(Regressor):
             seed = checkpoint.seed
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         plan.append(("precompute", 1, 0.5 * n * n))
-        varies = self._noise_may_vary(given)
         if varies:
             again = [(p.name, p.steps, float(n) ** 2) for p in recipe.again().phases(n)]
             plan += [(NOISE_PHASE, 1, 0.5 * n * n), *again, plan[-1]]
@@ -360,11 +360,8 @@ class GPRegressor(Regressor):
             learned = learn(noise, factor.at(X), recipe.again())
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
-        self.posterior_, self.kernel_, self.noise_variance_ = (
-            learned.posterior,
-            kernel,
-            learned.noise,
-        )
+        self.posterior_, self.kernel_ = learned.posterior, kernel
+        self.noise_variance_ = learned.noise
         last = learned.objective.last
         assert last is not None
         self.n_samples_ = n
@@ -437,7 +434,6 @@ class GPRegressor(Regressor):
     ) -> NoiseScale | None:
         """How the noise varies, as rank 0 sees it; None if it does not."""
         progress.phase(NOISE_PHASE)
-
         saver = learned.objective.saver("noise")
         kept = None if saver is None else saver.load()
         if kept is None:

@@ -97,7 +97,7 @@ def stochastic(
     tr(K̂⁻¹ ∂K̂) = E (K̂⁻¹ z)ᵀ ∂K̂ (P⁻¹ z)
 
     rtol is for Y and H, whose errors go straight into the gradient; probe_rtol (rtol if None)
-    for the probes, which are noise anyway.
+    for the probes, which are noise anyway, and meet it in their root mean square.
     precise: K̂ with entries in float64, for residuals of Y and H: with `refine` from the start, else
     where they have not converged and the probes have. Y needs it first, being no draw from P.
     With it, solves with `covariance` give up early.
@@ -120,6 +120,7 @@ def stochastic(
         B,
         precondition=preconditioner.solve,
         rtol=tolerance,
+        pooled=slice(p + q, None),
         x0=x0,
         verify=False,
         min_iter=min_iter,

@@ -390,10 +390,39 @@ def test_columns_stop_at_their_excess():
     assert result.iterations[3] == 0
 
 
-def test_excess_is_not_verified():
+@pytest.mark.parametrize("names", [{"excess": torch.ones(1)}, {"pooled": slice(0, None)}])
+def test_excess_and_pools_are_not_verified(names):
     A, B = spd(10, 10.0), right_hand_sides(10, 1)
-    with pytest.raises(ValueError, match="excess: expected together with verify=False"):
-        pcg(product(A), B, excess=torch.ones(1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="excess, pooled: expected together with verify=False"):
+        pcg(product(A), B, **names)
+
+
+def test_pooled_columns_end_together():
+    A, B = spd(60, 1e2), right_hand_sides(60, 9)
+    rtol = torch.tensor([1e-6] * 2 + [0.05] * 7, dtype=B.dtype)
+    found = pcg(product(A), B, rtol=rtol, pooled=slice(2, None), verify=False)
+    alone = pcg(product(A), B, rtol=rtol, verify=False)
+    assert found.converged
+    pool, steps = slice(2, None), int(found.iterations[2])
+    assert (found.iterations[pool] == steps).all()
+    together = (found.history[:, pool] / 0.05).square().mean(1)
+    assert together[steps] <= 1 < together[:steps].min()
+    assert alone.iterations[pool].min() < steps < alone.iterations[pool].max()
+    # The others are as they would be without.
+    torch.testing.assert_close(found.x[:, :2], alone.x[:, :2], rtol=1e-4, atol=1e-5)
+    assert found.iterations[:2].tolist() == alone.iterations[:2].tolist()
+
+
+def test_a_column_that_breaks_does_not_hold_its_pool():
+    A = torch.diag(torch.linspace(1.0, 4.0, 20, dtype=torch.float64))
+    A[0, 0] = -1.0
+    B = right_hand_sides(20, 3)
+    B[:, 0] = 0
+    B[0, 0] = 1.0  # p'Ap < 0 at once
+    B[0, 1:] = 0
+    found = pcg(product(A), B, rtol=0.01, pooled=slice(0, None), verify=False)
+    assert found.status == (Status.BREAKDOWN, Status.CONVERGED, Status.CONVERGED)
+    assert found.residual[1:].square().mean().sqrt() <= 0.01
 
 
 # ---- the natural measure --------------------------------------------------------------------

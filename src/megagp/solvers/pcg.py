@@ -3,7 +3,8 @@
 Departures from the textbook, and why:
 
 1. All columns share each product, which evaluates the kernel once for all of them.
-2. A column that meets its tolerance is dropped from further products.
+2. A column that meets its tolerance is dropped from further products. Probes meet theirs together:
+   what is made of them is a mean, and the slowest of them alone would double the iterations.
 3. Every RECOMPUTE iterations, and once when all columns are done, residuals are recomputed
    as B - A X: the recurrence drifts, and what it claims is not evidence. A column that
    claimed too much starts again from its true residual.
@@ -26,6 +27,7 @@ from torch import Tensor
 from megagp.distributed import ALONE, Ranks
 from megagp.solvers.result import Coefficients, SolveResult, Status
 
+NONE = slice(0)  # of the columns
 RECOMPUTE = 50
 PATIENCE = 200
 # A recomputed residual may exceed the tolerance by this factor before the column goes on,
@@ -64,6 +66,7 @@ def pcg(
     precondition: Product | None = None,
     rtol: float | Tensor = 0.01,
     excess: Tensor | None = None,
+    pooled: slice = NONE,
     max_iter: int = 1000,
     min_iter: int = 0,
     x0: Tensor | None = None,
@@ -79,8 +82,10 @@ def pcg(
     rtol: tolerance on ‖B - A X‖ / ‖B‖, one for all columns or one for each.
     natural: with rᵀ P⁻¹ r in place of ‖r‖². That is next to rᵀ A⁻¹ r, the error of x in the norm
     of A, and what quadratic forms need; it costs nothing more.
-    excess: a column is done, too, when rᵀP⁻¹r is at most this; t. Not with `verify`, which
-    knows residuals alone: whoever asks for it checks it.
+    excess: a column is done, too, when rᵀP⁻¹r is at most this; t.
+    pooled: these columns are done together, when the root mean square of their residuals, each
+    relative to its tolerance, is at most 1. Neither with `verify`, which knows the residuals of
+    single columns alone: whoever asks for them checks them.
     patience: iterations without progress after which a column is given up as STAGNATED.
     min_iter: iterations before a column may be dropped, for tolerances that zero would meet.
     precondition: P⁻¹, applied to n x t. verify: recompute residuals before the end; without
@@ -88,11 +93,12 @@ def pcg(
     saver: goes on from the iteration that it has kept, if any.
     Cost: one product with A and one with P⁻¹ per iteration.
     """
-    if excess is not None and verify:
-        raise ValueError("excess: expected together with verify=False, got verify=True")
+    if verify and (excess is not None or pooled != NONE):
+        raise ValueError("excess, pooled: expected together with verify=False, got verify=True")
     kept = None if saver is None else saver.load()
     run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, natural, ranks)
     run.excess, run.patience = excess, patience
+    run.pooled[pooled] = True
     if kept is not None:
         run.restore(kept)
     run.drop_finished(min_iter == 0)
@@ -131,6 +137,7 @@ class _Run:
         self.precondition = precondition or torch.clone
         self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
         self.excess: Tensor | None = None
+        self.pooled = torch.zeros(t, dtype=torch.bool)
         self.patience = PATIENCE
         self.X = torch.zeros_like(B) if x0 is None else x0.clone()
         self.R = B.clone()
@@ -261,6 +268,10 @@ class _Run:
         nothing = torch.full_like(self.rtol, torch.finfo(self.B.dtype).eps)
         limit = self.rtol if by_tolerance else torch.minimum(self.rtol, nothing)
         done = self.residual[a] <= limit[a]
+        pooled = self.pooled[a]
+        if pooled.any():
+            ratio = self.residual[a][pooled] / limit[a][pooled]
+            done[pooled] = bool(ratio.square().mean() <= 1)
         if by_tolerance and self.excess is not None:
             done |= self.rz[a] <= self.excess[a]
         for j in a[done].tolist():

@@ -18,7 +18,7 @@ from megagp.kernels import Hyperparameter, Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky, greedy_pivots, random_pivots
 from megagp.solvers import ConvergenceWarning, solve
-from megagp.training import objective
+from megagp.training import Solving, objective, representation
 
 
 def data(n: int, d: int = 3) -> tuple[Any, Any]:
@@ -40,6 +40,7 @@ def everything(size: int) -> dict[str, Any]:
         "uneven": solves(uneven),
         "fits": fits(),
         "varying": varying(),
+        "represented": represented(),
         "unseeded": unseeded_fit(),
         "different": different_data(),
         "broadcasts": broadcasts(),
@@ -153,6 +154,49 @@ def varying() -> dict[str, Any]:
     model = small_regressor(None).set_params(noise_model="varying", training="none").fit(X, y)
     mean, std = model.predict(X[:7], return_std=True)
     return {"mean": mean, "std": std, "varies": float(model.noise_model_ == "varying")}
+
+
+def represented() -> dict[str, Any]:
+    """Which inputs are taken where few points tell, where they don't, and where none can be had."""
+    X, y = data(1800)
+    blurred = X + 0.01 * np.random.default_rng(1).normal(size=X.shape)
+    found: dict[str, Any] = {}
+    seen: list[Any] = []
+    for name, pair in {"clear": (X**3, X), "close": (blurred, X)}.items():
+        ways = [torch.from_numpy(each) for each in pair]
+        found[name] = choose(ways, torch.from_numpy(y)[:, None], seen)
+        found |= {f"{name} {i}": c.pack().numpy() for i, c in enumerate(seen[-2:])}
+    try:
+        choose([torch.from_numpy(X), torch.from_numpy(X)], torch.full((1800, 1), np.nan), seen)
+    except ValueError as error:
+        found["error"] = float("expected a finite likelihood" in str(error))
+    return found
+
+
+def choose(ways: list[torch.Tensor], Y: torch.Tensor, seen: list[Any]) -> int:
+    """The representation chosen; the candidates are added to `seen`."""
+    made = representation._Candidate
+
+    def candidate(*arguments: Any) -> Any:
+        seen.append(made(*arguments))
+        return seen[-1]
+
+    representation._Candidate, candidate.learn = candidate, made.learn  # type: ignore
+    try:
+        return representation.choose_representation(
+            ways,
+            Y,
+            kernel(),
+            Hyperparameter("noise_variance", 0.1),
+            torch.ones(len(Y), dtype=torch.float64),
+            mean="constant",
+            solving=Solving(ranks=distributed.current()),
+            noise_floor=1e-4,
+            seed=0,
+            subset=10_000,
+        )
+    finally:
+        representation._Candidate = made  # type: ignore
 
 
 def sparse() -> dict[str, Any]:

@@ -97,6 +97,12 @@ def test_noise_that_varies(alone, together):
     same_on_all(together, "varying")
 
 
+def test_choice_of_inputs(alone, together):
+    assert (alone["represented"]["clear"], alone["represented"]["error"]) == (1, 1.0)
+    compare(together[0]["represented"], alone["represented"], rtol=1e-5, atol=1e-6)
+    same_on_all(together, "represented")
+
+
 def test_sgpr(alone, together):
     compare(together[0]["sparse"], alone["sparse"], rtol=1e-5, atol=1e-6)
     same_on_all(together, "sparse")

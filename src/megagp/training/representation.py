@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from megagp.distributed import ALONE
+from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.mean import basis
 from megagp.training.objective import Objective, Solving
-from megagp.training.optimisers import Pair, lbfgs
+from megagp.training.optimisers import MEMORY, Pair, lbfgs
 from megagp.training.parameters import Parameters
 from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS
 
@@ -49,11 +50,25 @@ def choose_representation(
     candidates = [_Candidate(X, kernel, noise, noise_floor) for X in representations]
     legs = [(START, START_STEPS), (min(subset, round(math.sqrt(START * n))), PRETRAIN_STEPS)]
     for size, steps in legs:
-        rows = order[:size]
-        # The few are quicker on each rank than between them.
-        way = replace(solving, ranks=ALONE) if size == START else solving
-        losses = [c.learn(Y, mean, noise_scale, rows, way, seed, steps) for c in candidates]
+        # The few are quicker on a rank alone than between ranks.
+        alone = size == START
+        learn = partial(
+            _Candidate.learn,
+            Y=Y,
+            mean=mean,
+            noise_scale=noise_scale,
+            rows=order[:size],
+            solving=replace(solving, ranks=ALONE) if alone else solving,
+            seed=seed,
+            steps=steps,
+        )
+        if alone:
+            _share_out(candidates, learn, solving.ranks)
+        else:
+            for candidate in candidates:
+                learn(candidate)
         # Rank 0's, lest another decide otherwise by a rounding.
+        losses = [candidate.loss for candidate in candidates]
         found = solving.ranks.agree(torch.tensor(losses, dtype=torch.float64))
         found[1:] += WORTH
         if size >= n or float((found - found[0]).abs().max()) > UNDECIDED:
@@ -61,8 +76,28 @@ def choose_representation(
     return int(found.argmin())
 
 
+def _share_out(
+    candidates: Sequence[_Candidate], learn: Callable[[_Candidate], None], ranks: Ranks
+) -> None:
+    """Each is trained by one of the ranks, and all know what came of it."""
+    for i, candidate in enumerate(candidates):
+        if i % ranks.size == ranks.rank:
+            try:
+                learn(candidate)
+            except ValueError:
+                candidate.loss = math.inf
+    mine = torch.arange(len(candidates)) % ranks.size == ranks.rank
+    found = torch.stack([candidate.pack() for candidate in candidates])
+    for candidate, packed in zip(
+        candidates, ranks.sum(torch.where(mine[:, None], found, 0.0)), strict=True
+    ):
+        candidate.unpack(packed)
+        if not math.isfinite(candidate.loss):
+            learn(candidate)  # so that all ranks say why
+
+
 class _Candidate:
-    """A representation, with hyperparameters of its own."""
+    """A representation, with hyperparameters of its own, and the loss to which they came."""
 
     def __init__(
         self, X: Tensor, kernel: Kernel, noise: Hyperparameter, noise_floor: float
@@ -71,6 +106,7 @@ class _Candidate:
         self.noise = Hyperparameter(noise.name, float(noise.value))
         self.parameters = Parameters(self.kernel, self.noise, noise_floor)
         self.memory: list[Pair] = []
+        self.loss = math.inf
 
     def learn(
         self,
@@ -81,8 +117,8 @@ class _Candidate:
         solving: Solving,
         seed: int,
         steps: int,
-    ) -> float:
-        """The least loss that training on these rows comes to."""
+    ) -> None:
+        """Train on these rows, from where the hyperparameters are."""
         X = self.X[rows]
         objective = Objective(
             X,
@@ -98,4 +134,18 @@ class _Candidate:
         objective.tolerance = PREPARED
         lbfgs(objective, steps, lambda *_: None, memory=self.memory)
         assert objective.last is not None
-        return -objective.last.value / objective.Y.numel()
+        self.loss = -objective.last.value / objective.Y.numel()
+
+    def pack(self) -> Tensor:
+        """All that training has changed, as one vector of a length that it does not change."""
+        theta = self.parameters.get()
+        pairs = np.zeros((MEMORY, 2, len(theta)))
+        pairs[: len(self.memory)] = self.memory or 0.0
+        return torch.from_numpy(np.r_[self.loss, len(self.memory), theta, pairs.ravel()])
+
+    def unpack(self, packed: Tensor) -> None:
+        """Be as the one was that packed this."""
+        self.loss, count = float(packed[0]), int(packed[1])
+        theta, pairs = np.split(packed[2:].numpy(), [len(self.parameters.get())])
+        self.parameters.set(theta)
+        self.memory = [(s, t) for s, t in pairs.reshape(MEMORY, 2, len(theta))[:count]]

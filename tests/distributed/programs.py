@@ -18,7 +18,7 @@ from megagp.kernels import Hyperparameter, Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky, greedy_pivots, random_pivots
 from megagp.solvers import ConvergenceWarning, solve
-from megagp.training import Solving, objective, representation
+from megagp.training import Solving, Started, objective, representation
 
 
 def data(n: int, d: int = 3) -> tuple[Any, Any]:
@@ -164,8 +164,11 @@ def represented() -> dict[str, Any]:
     seen: list[Any] = []
     for name, pair in {"clear": (X**3, X), "close": (blurred, X)}.items():
         ways = [torch.from_numpy(each) for each in pair]
-        found[name] = choose(ways, torch.from_numpy(y)[:, None], seen)
-        found |= {f"{name} {i}": c.pack().numpy() for i, c in enumerate(seen[-2:])}
+        found[name], started = choose(ways, torch.from_numpy(y)[:, None], seen)
+        found[f"{name} start"] = np.r_[started.loss, started.evaluations, started.theta]
+        for i, c in enumerate(seen[-2:]):
+            c.seconds = 0.0
+            found[f"{name} {i}"] = c.pack().numpy()
     try:
         choose([torch.from_numpy(X), torch.from_numpy(X)], torch.full((1800, 1), np.nan), seen)
     except ValueError as error:
@@ -173,8 +176,8 @@ def represented() -> dict[str, Any]:
     return found
 
 
-def choose(ways: list[torch.Tensor], Y: torch.Tensor, seen: list[Any]) -> int:
-    """The representation chosen; the candidates are added to `seen`."""
+def choose(ways: list[torch.Tensor], Y: torch.Tensor, seen: list[Any]) -> tuple[int, Started]:
+    """The representation chosen, and its start; the candidates are added to `seen`."""
     made = representation._Candidate
 
     def candidate(*arguments: Any) -> Any:

@@ -25,7 +25,10 @@ def chosen(representations, Y):
     )
     assert torch.equal(kernel.values()["lengthscale"], before)
     assert float(noise.value) == np.float64(np.exp(np.log(0.1)))
-    return found
+    index, started = found
+    assert started.evaluations > 1
+    assert np.isfinite(started.loss)
+    return index
 
 
 def skewed(n, seed=0):

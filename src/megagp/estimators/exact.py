@@ -44,6 +44,7 @@ from megagp.training import (
     Phase,
     Recipe,
     Solving,
+    Started,
     choose_representation,
     train,
 )
@@ -322,14 +323,14 @@ class GPRegressor(Regressor):
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         recipe = self._recipe(n)
         seed = self._seed(ranks)
-        X = self._represented(X, Y, kernel, noise, scale, seed, ranks)
-        H = basis(X, self.mean)
         checkpoint = None
         if self.checkpoint is not None:
             facts = self._facts(kernel, X=X, y=Y, noise_scale=scale)
             seeded = isinstance(self.random_state, numbers.Integral)
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
+        X, started = self._represented(X, Y, kernel, noise, scale, seed, ranks)
+        H = basis(X, self.mean)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         plan.append(("precompute", 1, 0.5 * n * n))
         if varies:
@@ -350,14 +351,14 @@ class GPRegressor(Regressor):
             checkpoint=checkpoint,
             ranks=ranks,
         )
-        learned = learn(noise, scale, recipe)
+        learned = learn(noise, scale, recipe, started)
         phases = learned.phases
         factor = self._noise_factor(learned, seed, progress, ranks) if varies else None
         if factor is not None:
             level = float(factor.at(X).log().mean().exp())
             factor = factor.divided(level)
             noise = Hyperparameter("noise_variance", max(level * learned.noise, self.noise_floor))
-            learned = learn(noise, factor.at(X), recipe.again())
+            learned = learn(noise, factor.at(X), recipe.again(), None)
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
         self.posterior_, self.kernel_ = learned.posterior, kernel
@@ -380,6 +381,7 @@ class GPRegressor(Regressor):
         noise: Hyperparameter,
         scale: Tensor,
         recipe: Recipe,
+        started: Started | None,
         *,
         seed: int,
         progress: Progress,
@@ -401,6 +403,7 @@ class GPRegressor(Regressor):
             progress=progress,
             checkpoint=checkpoint,
             on_step=self.on_step,
+            started=started,
         )
         progress.phase("precompute")
         begin = time.perf_counter()
@@ -458,29 +461,35 @@ class GPRegressor(Regressor):
         scale: Tensor,
         seed: int,
         ranks: Ranks,
-    ) -> Tensor:
-        """X itself, or its normal scores: as `inputs` says, or whichever explains Y better."""
+    ) -> tuple[Tensor, Started | None]:
+        """X itself, or its normal scores: as `inputs` says, or whichever explains Y better.
+
+        Where that was asked of the data, also what training on START points has come to.
+        """
         asked = self.inputs == "auto" and self.kernel is None and self.whiten
         asked = asked and self.training == "pretrain" and len(X) > DENSE_BELOW
         if self.inputs != "ranks" and not asked:
-            return X
+            return X, None
         scores = NormalScores.of(X)
         represented = scores.apply(X)
-        if asked and not choose_representation(
-            (X, represented),
-            Y,
-            kernel,
-            noise,
-            scale,
-            mean=self.mean,
-            solving=self._solving(ranks),
-            noise_floor=self.noise_floor,
-            seed=seed,
-            subset=self.subset,
-        ):
-            return X
+        chosen, started = 1, None
+        if asked:
+            chosen, started = choose_representation(
+                (X, represented),
+                Y,
+                kernel,
+                noise,
+                scale,
+                mean=self.mean,
+                solving=self._solving(ranks),
+                noise_floor=self.noise_floor,
+                seed=seed,
+                subset=self.subset,
+            )
+        if not chosen:
+            return X, started
         self._x_scores = scores
-        return represented
+        return represented, started
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""

@@ -145,8 +145,10 @@ class _Run:
         if x0 is not None:
             self.R -= matmul(x0)
             self.products += t
-        self.size = self._square(B)
-        self.residual = self._relative(self.R, torch.arange(t))
+        Z = self.precondition(self.R)
+        self.rz = ranks.agree((self.R * Z).sum(0))
+        self.size = self.rz.clone() if natural and x0 is None else self._square(B)
+        self.residual = self._relative(self.R, torch.arange(t), self.rz if natural else None)
         self.status = [Status.MAX_ITER] * t
         self.iterations = torch.zeros(t, dtype=torch.long)
         self.best, self.best_X = self.residual.clone(), self.X.clone()
@@ -158,8 +160,6 @@ class _Run:
         self.history = [self.residual.clone()]
         self.alpha: list[Tensor] = []
         self.beta: list[Tensor] = []
-        Z = self.precondition(self.R)
-        self.rz = ranks.agree((self.R * Z).sum(0))
         self.start = self.rz.clone()
         self.P = Z.clone()  # an identity may have returned R itself, which changes in place
         self.active = self._with(Status.MAX_ITER)

@@ -1,7 +1,7 @@
 """Learning hyperparameters by maximising the marginal likelihood."""
 
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
-from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Step, Trained, train
+from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Started, Step, Trained, train
 from megagp.training.representation import choose_representation
 from megagp.training.start import start_lengthscale
 
@@ -13,6 +13,7 @@ __all__ = [
     "Phase",
     "Recipe",
     "Solving",
+    "Started",
     "Step",
     "Tally",
     "Trained",

@@ -117,6 +117,20 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Started:
+    """What the leg on START points has come to, where it was made before.
+
+    theta: of the least loss. memory: what is known of the curvature.
+    """
+
+    theta: Vector
+    loss: float
+    memory: list[Pair]
+    evaluations: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Step:
     """Where training is after a step: the best hyperparameters so far, of this phase.
 
@@ -157,10 +171,11 @@ def train(
     progress: Progress,
     checkpoint: Checkpoint | None = None,
     on_step: Listener | None = None,
+    started: Started | None = None,
 ) -> Trained:
     """Move the free hyperparameters of `kernel` and `noise` to where Y is likely.
 
-    on_step: hears of every step.
+    on_step: hears of every step. started: stands for the leg on START points, if there is one.
     """
     parameters = Parameters(kernel, noise, noise_floor)
     n = len(X)
@@ -183,10 +198,18 @@ def train(
         )
 
     phases = recipe.phases(n) if len(parameters.own) else []
-    objective = objective_on(phases[0].size if phases else n)
     draw = 0
     memory: list[Pair] = []
-    for phase in phases:
+    ahead = phases
+    if started is not None and phases and phases[0].size == START:
+        parameters.set(started.theta)
+        memory += started.memory
+        ahead = phases[1:]
+    objective = objective_on(ahead[0].size if ahead else n)
+    if len(ahead) < len(phases):
+        assert started is not None
+        _recount(phases[0], started, objective, progress, on_step)
+    for phase in ahead:
         if len(objective.Y) != phase.size:
             before = objective
             objective = objective_on(phase.size)
@@ -203,6 +226,22 @@ def train(
     if not phases and not np.isfinite(objective(parameters.get())[0]):
         raise ValueError(NO_START) from objective.failure
     return Trained(objective, phases)
+
+
+def _recount(
+    phase: Phase,
+    started: Started,
+    objective: Objective,
+    progress: Progress,
+    on_step: Listener | None,
+) -> None:
+    """Note and report a leg that was made before."""
+    phase.loss, phase.seconds = started.loss, started.seconds
+    phase.tally = Tally(started.evaluations, kernel_evaluations=started.evaluations * START**2)
+    progress.phase(phase.name)
+    progress.step(phase.steps, phase.loss)
+    if on_step is not None:
+        on_step(_snapshot(phase, objective, phase.steps, started.theta))
 
 
 def _run(

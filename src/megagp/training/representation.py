@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from megagp.mean import basis
 from megagp.training.objective import Objective, Solving
 from megagp.training.optimisers import MEMORY, Pair, lbfgs
 from megagp.training.parameters import Parameters
-from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS
+from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS, Started
 
 # Nats per observation that another representation than the first must gain.
 WORTH = 0.005
@@ -38,12 +39,13 @@ def choose_representation(
     noise_floor: float,
     seed: int,
     subset: int,
-) -> int:
+) -> tuple[int, Started]:
     """The index of the one (n x d each) with the largest likelihood, on START random points.
 
     Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
     learned for each, from those of `kernel` and `noise`, which stay as they are. Where they are
-    close, √(START n) points decide, at most `subset`.
+    close, √(START n) points decide, at most `subset`. Also: what training with the same seed on
+    START points of that one comes to.
     """
     n = len(Y)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
@@ -64,6 +66,7 @@ def choose_representation(
         )
         if alone:
             _share_out(candidates, learn, solving.ranks)
+            started = [candidate.started() for candidate in candidates]
         else:
             for candidate in candidates:
                 learn(candidate)
@@ -73,7 +76,8 @@ def choose_representation(
         found[1:] += WORTH
         if size >= n or float((found - found[0]).abs().max()) > UNDECIDED:
             break
-    return int(found.argmin())
+    chosen = int(found.argmin())
+    return chosen, started[chosen]
 
 
 def _share_out(
@@ -106,7 +110,7 @@ class _Candidate:
         self.noise = Hyperparameter(noise.name, float(noise.value))
         self.parameters = Parameters(self.kernel, self.noise, noise_floor)
         self.memory: list[Pair] = []
-        self.loss = math.inf
+        self.loss, self.evaluations, self.seconds = math.inf, 0, 0.0
 
     def learn(
         self,
@@ -119,7 +123,7 @@ class _Candidate:
         steps: int,
     ) -> None:
         """Train on these rows, from where the hyperparameters are."""
-        X = self.X[rows]
+        X, start = self.X[rows], time.perf_counter()
         objective = Objective(
             X,
             Y[rows],
@@ -135,17 +139,26 @@ class _Candidate:
         lbfgs(objective, steps, lambda *_: None, memory=self.memory)
         assert objective.last is not None
         self.loss = -objective.last.value / objective.Y.numel()
+        self.evaluations = objective.tally.evaluations
+        self.seconds = time.perf_counter() - start
+
+    def started(self) -> Started:
+        """What training came to."""
+        theta, memory = self.parameters.get().copy(), list(self.memory)
+        return Started(theta, self.loss, memory, self.evaluations, self.seconds)
 
     def pack(self) -> Tensor:
         """All that training has changed, as one vector of a length that it does not change."""
         theta = self.parameters.get()
         pairs = np.zeros((MEMORY, 2, len(theta)))
         pairs[: len(self.memory)] = self.memory or 0.0
-        return torch.from_numpy(np.r_[self.loss, len(self.memory), theta, pairs.ravel()])
+        numbers = self.loss, self.evaluations, self.seconds, len(self.memory)
+        return torch.from_numpy(np.r_[numbers, theta, pairs.ravel()])
 
     def unpack(self, packed: Tensor) -> None:
         """Be as the one was that packed this."""
-        self.loss, count = float(packed[0]), int(packed[1])
-        theta, pairs = np.split(packed[2:].numpy(), [len(self.parameters.get())])
+        self.loss, evaluations, self.seconds, count = packed[:4].tolist()
+        self.evaluations = int(evaluations)
+        theta, pairs = np.split(packed[4:].numpy(), [len(self.parameters.get())])
         self.parameters.set(theta)
-        self.memory = [(s, t) for s, t in pairs.reshape(MEMORY, 2, len(theta))[:count]]
+        self.memory = [(s, t) for s, t in pairs.reshape(MEMORY, 2, len(theta))[: int(count)]]

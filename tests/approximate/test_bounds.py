@@ -6,7 +6,8 @@ import torch
 
 import reference
 from approximate import dense
-from megagp.approximate import cross as tiles
+from megagp.approximate import cross as streaming
+from megagp.approximate import sgpr
 from megagp.approximate.cross import CrossCovariance
 from megagp.approximate.sgpr import collapse, gradient, moments
 from megagp.approximate.svgp import (
@@ -34,8 +35,12 @@ TH = torch.cat([Y, H], 1)
 
 @pytest.fixture(params=[2048, 16], autouse=True, ids=["one tile", "many tiles"])
 def _rows(request, monkeypatch):
-    monkeypatch.setattr(tiles, "ROWS", request.param)
-    monkeypatch.setattr(tiles, "STRIP", 8 * M * 5 if request.param == 16 else tiles.STRIP)
+    """With many tiles, sums in strips and tiles of which only the first few are kept."""
+    monkeypatch.setattr(streaming, "ROWS", request.param)
+    if request.param == 16:
+        monkeypatch.setattr(streaming, "STRIP", 8 * M * 5)
+        monkeypatch.setattr(streaming, "KEPT", 3 * 2 * 8 * 16 * M)
+        monkeypatch.setattr(sgpr, "STRIP", 5)
 
 
 def leaves(kernel, *others):
@@ -49,8 +54,8 @@ def close(found, expected, rtol=1e-6):
 
 
 def at(kernel, Z=Z, noise=NOISE, share=SHARE):
-    cross = CrossCovariance(kernel, Z)
-    return collapse(moments(cross, X, TH, share), N, P, noise), cross
+    tiles = CrossCovariance(kernel, Z).over(X)
+    return collapse(moments(tiles, TH, share), N, P, noise), tiles
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -61,9 +66,9 @@ def test_collapsed_bound_and_gradient(name):
     by = torch.autograd.grad(
         expected, [noise, inducing, *values.values()], allow_unused=True, materialize_grads=True
     )
-    found, cross = at(kernel)
+    found, tiles = at(kernel)
     assert found.value == pytest.approx(expected.item(), rel=1e-9)
-    by_value, by_Z = gradient(found, cross, X, TH, N, P)
+    by_value, by_Z = gradient(found, tiles, TH, N, P)
     close(by_value["noise_variance"], by[0])
     close(by_Z, by[1])
     for key, derivative in zip(values, by[2:], strict=True):
@@ -82,10 +87,10 @@ def test_stochastic_bound_and_gradient(name):
     by = torch.autograd.grad(
         expected, [*others, *values.values()], allow_unused=True, materialize_grads=True
     )
-    cross = CrossCovariance(kernel, Z)
-    factor, A = whitened(cross, X, SHARE)
+    tiles = CrossCovariance(kernel, Z).over(X)
+    factor, A = whitened(tiles, SHARE)
     q = Variational(mu, root.T)
-    found = stochastic_bound(cross, factor, A, Batch(X, Y, 5 * N), NOISE, q)
+    found = stochastic_bound(tiles, factor, A, Batch(X, Y, 5 * N), NOISE, q)
     assert found.value == pytest.approx(expected.item(), rel=1e-9)
     close(found.hyperparameters["noise_variance"], by[0])
     close(found.Z, by[1])
@@ -98,10 +103,10 @@ def test_stochastic_bound_and_gradient(name):
 
 def test_float32_where_R_is_costs_a_step_no_more_than_roundoff():
     kernel, q = KERNELS["matern32-ard"], Variational(tensor(M, P, seed=3), tensor(M, M, seed=4))
-    cross = CrossCovariance(kernel, Z)
-    factor, A = whitened(cross, X, SHARE)
+    tiles = CrossCovariance(kernel, Z).over(X)
+    factor, A = whitened(tiles, SHARE)
     double, single = (
-        stochastic_bound(cross, factor, A, Batch(X, Y, 5 * N), NOISE, Variational(q.mu, R))
+        stochastic_bound(tiles, factor, A, Batch(X, Y, 5 * N), NOISE, Variational(q.mu, R))
         for R in (q.R, q.R.float())
     )
     assert single.value == pytest.approx(double.value, rel=1e-6)
@@ -138,15 +143,15 @@ def test_more_inducing_points_never_lower_the_bound():
 @pytest.mark.parametrize("name", ["matern32-ard", "sum"])
 def test_stochastic_bound_is_below_the_collapsed_one_and_meets_it_at_the_best_q(name):
     kernel = KERNELS[name]
-    best, cross = at(kernel)
+    best, tiles = at(kernel)
     errors = Y - H @ best.trend.coefficients
-    factor, A = whitened(cross, X, SHARE)
+    factor, A = whitened(tiles, SHARE)
     batch = Batch(X, errors, N)
     for seed in range(5):
         q = Variational(tensor(M, P, seed=seed), tensor(M, M, seed=seed + 9).tril().T)
-        assert stochastic_bound(cross, factor, A, batch, NOISE, q).value < best.value
+        assert stochastic_bound(tiles, factor, A, batch, NOISE, q).value < best.value
     q = natural_step(Variational.prior(M, P), A, batch, NOISE, 1.0)
-    found = stochastic_bound(cross, factor, A, batch, NOISE, q)
+    found = stochastic_bound(tiles, factor, A, batch, NOISE, q)
     assert found.value == pytest.approx(best.value, rel=1e-10)
     np.testing.assert_allclose(found.mu, 0.0, atol=1e-8)  # nothing is gained by moving q
     np.testing.assert_allclose(q.R.T @ q.R, best.R.T @ best.R, atol=1e-10)
@@ -158,8 +163,9 @@ def test_batches_are_unbiased():
     q = Variational(tensor(M, P, seed=3), tensor(M, M, seed=4).tril().T)
 
     def slope(rows):
-        factor, A = whitened(cross, X[rows], SHARE)
-        return stochastic_bound(cross, factor, A, Batch(X[rows], Y[rows], N), NOISE, q)
+        tiles = cross.over(X[rows])
+        factor, A = whitened(tiles, SHARE)
+        return stochastic_bound(tiles, factor, A, Batch(X[rows], Y[rows], N), NOISE, q)
 
     whole = slope(slice(None))
     parts = [slope(slice(i, i + 15)) for i in range(0, N, 15)]
@@ -169,8 +175,7 @@ def test_batches_are_unbiased():
 
 def test_natural_steps_are_a_weighted_mean():
     kernel = KERNELS["rbf"]
-    cross = CrossCovariance(kernel, Z)
-    A = whitened(cross, X, SHARE)[1]
+    A = whitened(CrossCovariance(kernel, Z).over(X), SHARE)[1]
     batch, prior = Batch(X, Y, N), Variational.prior(M, P)
     q = natural_step(prior, A, batch, NOISE, 0.25)
     precision = torch.linalg.inv(q.R.T @ q.R)

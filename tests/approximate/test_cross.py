@@ -32,7 +32,7 @@ def test_block(name, n, m, monkeypatch):
 def test_derivative(name):
     kernel, X, Z = reference.kernel_cases(D)[name], points(11, 0), points(4, 1)
     G = np.random.default_rng(2).standard_normal((11, 4))
-    found = CrossCovariance(kernel, Z).derivative(X, lambda K: torch.from_numpy(G))
+    found = CrossCovariance(kernel, Z).over(X).derivative(lambda rows, K: torch.from_numpy(G)[rows])
     eye = np.eye(4)
     by_name = reference.hyperparameter_gradient(kernel, X.numpy(), Z.numpy(), G, eye)
     for key, expected in by_name.items():
@@ -57,13 +57,17 @@ def test_symmetric_derivative_moves_both_sides():
 def test_frozen_hyperparameters_have_no_derivative():
     kernel = Matern32(0.7, 1.3).freeze("lengthscale") + Matern12(0.9)
     X, Z = points(6, 0), points(3, 1)
-    found = CrossCovariance(kernel, Z).derivative(X, torch.ones_like)
+    found = CrossCovariance(kernel, Z).over(X).derivative(lambda rows, K: torch.ones_like(K))
     assert list(found.hyperparameters) == ["0.outputscale", "1.lengthscale", "1.outputscale"]
 
 
 def test_points_that_coincide_have_finite_derivatives():
     X = points(6, 0)
     for kernel in (Matern12(0.7), Matern32(0.7)):
-        found = CrossCovariance(kernel, X[:3].clone()).derivative(X, torch.ones_like)
+        found = (
+            CrossCovariance(kernel, X[:3].clone())
+            .over(X)
+            .derivative(lambda rows, K: torch.ones_like(K))
+        )
         assert found.Z.isfinite().all()
         assert found.hyperparameters["lengthscale"].isfinite()

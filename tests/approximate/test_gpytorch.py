@@ -72,7 +72,7 @@ def test_sgpr():
     marginal = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
     expected = N * marginal(model(X), y).item()
     cross = CrossCovariance(Matern32(LENGTHSCALE, OUTPUTSCALE), Z)
-    found = collapse(moments(cross, X, y[:, None], SHARE), N, 1, NOISE)
+    found = collapse(moments(cross.over(X), y[:, None], SHARE), N, 1, NOISE)
     assert found.value == pytest.approx(expected, rel=1e-5)
     model.eval(), likelihood.eval()
     # By default it predicts with FITC's diagonal, another model than the one it was trained as.
@@ -114,9 +114,10 @@ def test_svgp():
     elbo = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=5 * N)
     expected = 5 * N * elbo(model(X), y).item()
     cross = CrossCovariance(Matern32(LENGTHSCALE, OUTPUTSCALE), Z)
-    factor, A = whitened(cross, X, SHARE)
+    tiles = cross.over(X)
+    factor, A = whitened(tiles, SHARE)
     batch = Batch(X, y[:, None], 5 * N)
-    found = stochastic_bound(cross, factor, A, batch, NOISE, Variational(mu, root.T))
+    found = stochastic_bound(tiles, factor, A, batch, NOISE, Variational(mu, root.T))
     assert found.value == pytest.approx(expected, rel=1e-5)
     model.eval()
     with torch.no_grad():

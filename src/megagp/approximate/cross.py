@@ -2,11 +2,13 @@
 
 The gradient verb of an engine takes weights of low rank, U Wᵀ. Here the weight G is dense, and of
 rank m; what is cheap is m d operations for each row, against the m² of the bounds that ask for it.
-Everything is float64, in which squared distances may be taken in product form.
+Everything is float64, in which squared distances may be taken in product form. A bound asks for K
+first and for the derivative then: what both need is kept between them while KEPT bytes allow it.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,12 +21,17 @@ from megagp.distributed import Ranks
 from megagp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Stationary, Sum
 
 Formula: TypeAlias = Callable[[Tensor, Tensor | None], None]
-# From the tile of K to the weights G, both n' x m.
-Weight: TypeAlias = Callable[[Tensor], Tensor]
+# From rows of X and the tile of K for them to the weights G, n' x m as K is.
+Weight: TypeAlias = Callable[[slice, Tensor], Tensor]
+
+# By its first row, a tile of K and what its derivative needs.
+Kept: TypeAlias = "dict[int, tuple[Tensor, list[_Tape]]]"
 
 # Rows of a tile: enough for products with m x m matrices to run at full speed. Fewer, if the tile
 # would take more than so many bytes.
 ROWS, TILE = 2048, 1 << 25
+# Bytes that are kept between K and its derivative.
+KEPT = 1 << 28
 # Bytes of the strips in which entries are evaluated: they stay in cache between operations.
 STRIP = 1 << 19
 
@@ -62,7 +69,13 @@ class CrossCovariance:
             for prefix, part in _summands(kernel)
         ]
 
-    def tiles(self, n: int) -> Iterator[slice]:
+        self._of_Z: Kept = {}
+
+    def over(self, X: Tensor) -> Tiles:
+        """K(X, Z) in tiles, and derivatives."""
+        return Tiles(self, X)
+
+    def rows(self, n: int) -> Iterator[slice]:
         """Runs of rows that make up n, each worth a tile."""
         rows = max(1, min(ROWS, TILE // (8 * len(self.Z))))
         for start in range(0, n, rows):
@@ -76,33 +89,16 @@ class CrossCovariance:
             K += term.evaluate(X)
         return K
 
-    @torch.no_grad()
     def square(self) -> Tensor:
         """K(Z, Z), with a diagonal that no distance was rounded for."""
-        K = self.block(self.Z)
+        K = torch.cat([K for _, K in self.blocks(self.Z, self._of_Z)])
         K = 0.5 * (K + K.T)
         K.diagonal().copy_(self.kernel.diagonal(self.Z).detach())
         return K
 
-    def derivative(self, X: Tensor, weight: Weight) -> Derivative:
-        """Of Σ G * K(X, Z) with G = weight(K), held fixed; X is taken in tiles.
-
-        `weight` is called once for each tile, in the order of `tiles`.
-        """
-        with torch.no_grad():
-            for rows in self.tiles(len(X)):
-                K = self._terms[0].forward(X[rows])
-                for term in self._terms[1:]:
-                    K = K + term.forward(X[rows])
-                G = weight(K)
-                for term in self._terms:
-                    term.backward(G)
-            return self._collected()
-
     def square_derivative(self, D: Tensor) -> Derivative:
         """Of Σ D * K(Z, Z) for symmetric D, with Z on both sides."""
-        at = iter([D[rows] for rows in self.tiles(len(D))])
-        one_side = self.derivative(self.Z, lambda K: next(at))
+        one_side = self.derivative(self.Z, lambda rows, K: D[rows], self._of_Z)
         return Derivative(one_side.hyperparameters, 2 * one_side.Z)
 
     def diagonal_derivative(self, X: Tensor, x_weight: float, z_weight: float) -> Derivative:
@@ -119,12 +115,70 @@ class CrossCovariance:
         )
         return Derivative(dict(zip(values, found, strict=False)), found[-1])
 
-    def _collected(self) -> Derivative:
+    def blocks(self, X: Tensor, kept: Kept) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of X, and K for them; `kept` is filled for the derivative."""
+        room = float(KEPT)
+        for rows in self.rows(len(X)):
+            room -= self._bytes(rows.stop - rows.start)
+            if room < 0:
+                yield rows, self.block(X[rows])
+            else:
+                kept[rows.start] = self._forward(X[rows])
+                yield rows, kept[rows.start][0]
+
+    @torch.no_grad()
+    def derivative(self, X: Tensor, weight: Weight, kept: Kept) -> Derivative:
+        """Of Σ G * K(X, Z) with G = weight(rows, K), held fixed; `kept` is used up."""
+        for rows in self.rows(len(X)):
+            found = kept.pop(rows.start) if rows.start in kept else self._forward(X[rows])
+            K, tapes = found
+            G = weight(rows, K)
+            for term, tape in zip(self._terms, tapes, strict=True):
+                term.backward(tape, G)
         total = Derivative({}, torch.zeros_like(self.Z))
         for term in self._terms:
             part = term.collect()
             total = Derivative({**total.hyperparameters, **part.hyperparameters}, total.Z + part.Z)
         return total
+
+    @torch.no_grad()
+    def _forward(self, X: Tensor) -> tuple[Tensor, list[_Tape]]:
+        tapes = [term.forward(X) for term in self._terms]
+        K = tapes[0].K.detach()
+        for tape in tapes[1:]:
+            K = K + tape.K.detach()
+        return K, tapes
+
+    def _bytes(self, rows: int) -> float:
+        """What is kept of so many rows; it is not known of kernels by autograd."""
+        if not all(isinstance(term, _Radial) for term in self._terms):
+            return math.inf
+        more = 1 if len(self._terms) > 1 else 0
+        return 8.0 * rows * len(self.Z) * (2 * len(self._terms) + more)
+
+
+class Tiles:
+    """K(X, Z) for one X, in tiles of rows: first `blocks`, if at all, then `derivative`."""
+
+    def __init__(self, cross: CrossCovariance, X: Tensor) -> None:
+        self.cross, self.X = cross, X
+        self._kept: Kept = {}
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows, and K for them, which is not to be changed."""
+        return self.cross.blocks(self.X, self._kept)
+
+    def derivative(self, weight: Weight) -> Derivative:
+        """Of Σ G * K(X, Z) with G = weight(rows, K), held fixed."""
+        return self.cross.derivative(self.X, weight, self._kept)
+
+
+@dataclass(frozen=True)
+class _Tape:
+    """A summand of K(X, Z), and what else its derivative needs."""
+
+    K: Tensor
+    saved: tuple[Tensor, ...]
 
 
 class _Term(ABC):
@@ -135,12 +189,12 @@ class _Term(ABC):
         """Its part of K(X, Z)."""
 
     @abstractmethod
-    def forward(self, X: Tensor) -> Tensor:
+    def forward(self, X: Tensor) -> _Tape:
         """The same, ready for `backward`."""
 
     @abstractmethod
-    def backward(self, G: Tensor) -> None:
-        """Add the derivative of Σ G * K of the last `forward`."""
+    def backward(self, tape: _Tape, G: Tensor) -> None:
+        """Add the derivative of Σ G * K; the tape is of no use any more."""
 
     @abstractmethod
     def collect(self) -> Derivative:
@@ -169,21 +223,20 @@ class _Radial(_Term):
         self._clear()
 
     def evaluate(self, X: Tensor) -> Tensor:
-        return self._values(X, None)
+        return self._values(self._features(X), None)
 
-    def forward(self, X: Tensor) -> Tensor:
-        self._f = self._kernel.features(X) - self._centre
-        self._slope = torch.empty(len(X), len(self._g), dtype=torch.float64)
-        self._K = self._values(X, self._slope)
-        return self._K
+    def forward(self, X: Tensor) -> _Tape:
+        f = self._features(X)
+        slope = torch.empty(len(X), len(self._g), dtype=torch.float64)
+        return _Tape(self._values(f, slope), (f, slope))
 
-    def backward(self, G: Tensor) -> None:
-        f, ones = self._f, torch.ones_like(self._f[:, :1])
-        left = torch.cat([f, f.square(), ones], 1)
+    def backward(self, tape: _Tape, G: Tensor) -> None:
+        f, slope = tape.saved
+        left = torch.cat([f, f.square(), torch.ones_like(f[:, :1])], 1)
         # Wᵀ [f, f², 1] in one product.
         for rows in _strips(len(f), len(self._g)):
-            self._by_scale += G[rows].reshape(-1) @ self._K[rows].reshape(-1)
-            self._sums.addmm_(self._slope[rows].mul_(G[rows]).T, left[rows])
+            self._by_scale += G[rows].reshape(-1) @ tape.K[rows].reshape(-1)
+            self._sums.addmm_(slope[rows].mul_(G[rows]).T, left[rows])
 
     def collect(self) -> Derivative:
         kernel, g = self._kernel, self._g
@@ -207,10 +260,12 @@ class _Radial(_Term):
         free = _free_values(kernel)
         return Derivative({self._prefix + n: g for n, g in found.items() if n in free}, dZ)
 
-    def _values(self, X: Tensor, slope: Tensor | None) -> Tensor:
+    def _features(self, X: Tensor) -> Tensor:
+        return self._kernel.features(X).detach() - self._centre
+
+    def _values(self, f: Tensor, slope: Tensor | None) -> Tensor:
         """The term of K, and ρ' into `slope`."""
-        K = torch.empty(len(X), len(self._g), dtype=torch.float64)
-        f = self._kernel.features(X) - self._centre
+        K = torch.empty(len(f), len(self._g), dtype=torch.float64)
         squares = f.square().sum(1, keepdim=True)
         left = torch.cat([f, squares, torch.ones_like(squares)], 1)
         for rows in _strips(*K.shape):
@@ -235,19 +290,20 @@ class _Differentiated(_Term):
     def evaluate(self, X: Tensor) -> Tensor:
         return self._kernel.evaluate(X, self._Z).detach().clone()
 
-    def forward(self, X: Tensor) -> Tensor:
+    def forward(self, X: Tensor) -> _Tape:
         with torch.enable_grad():
-            self._values = _free_values(self._kernel)
-            self._leaf = self._Z.clone().requires_grad_()
-            self._K = self._kernel.bind(self._values).evaluate(X, self._leaf)
-        return self._K.detach()
+            values = _free_values(self._kernel)
+            leaf = self._Z.clone().requires_grad_()
+            K = self._kernel.bind(values).evaluate(X, leaf)
+        return _Tape(K, (*values.values(), leaf))
 
-    def backward(self, G: Tensor) -> None:
-        if not self._K.requires_grad:
+    def backward(self, tape: _Tape, G: Tensor) -> None:
+        if not tape.K.requires_grad:
             return
-        leaves = [*self._values.values(), self._leaf]
-        found = torch.autograd.grad(self._K, leaves, G, allow_unused=True, materialize_grads=True)
-        for name, g in zip(self._values, found, strict=False):
+        found = torch.autograd.grad(
+            tape.K, tape.saved, G, allow_unused=True, materialize_grads=True
+        )
+        for name, g in zip(self._totals, found, strict=False):
             self._totals[name] += g
         self._dZ += found[-1]
 

@@ -10,10 +10,11 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from megagp.approximate.cross import CrossCovariance
+from megagp.approximate.cross import CrossCovariance, Tiles
 from megagp.approximate.parameters import InducingParameters
 from megagp.approximate.sgpr import Collapsed, collapse, gradient, moments
 from megagp.distributed import ALONE, Ranks
+from megagp.training.adam import Adam
 from megagp.training.optimisers import NO_START
 from megagp.training.parameters import Vector
 
@@ -47,14 +48,14 @@ class CollapsedLoss:
         start = torch.from_numpy(parameters.clip(parameters.get()))
         self.best = np.inf, ranks.agree(start).numpy()
 
-    def evaluate(self) -> tuple[Collapsed, CrossCovariance]:
-        """The bound at the present hyperparameters and Z."""
+    def evaluate(self) -> tuple[Collapsed, Tiles]:
+        """The bound at the present hyperparameters and Z, and what its gradient is made of."""
         at = self.parameters
-        cross = CrossCovariance(at.kernel, at.Z)
-        found = moments(cross, self.X, self.TH, self.jitter, self.ranks)
+        tiles = CrossCovariance(at.kernel, at.Z).over(self.X)
+        found = moments(tiles, self.TH, self.jitter, self.ranks)
         self.evaluations += 1
         self.largest_share = max(self.largest_share, found.factor.share)
-        return collapse(found, self.n, self.p, float(at.noise.value), self.ranks), cross
+        return collapse(found, self.n, self.p, float(at.noise.value), self.ranks), tiles
 
     def lead(self, search: Callable[[], None]) -> None:
         """search() on rank 0 alone: the others evaluate wherever it does.
@@ -89,11 +90,11 @@ class CollapsedLoss:
     def _evaluate(self, theta: Vector) -> tuple[float, Vector]:
         self.parameters.set(theta)
         try:
-            at, cross = self.evaluate()
+            at, tiles = self.evaluate()
         except ValueError:
             # No factor at this θ, even with jitter raised: a wall to the optimiser.
             return np.inf, np.zeros_like(theta)
-        by_value, by_Z = gradient(at, cross, self.X, self.TH, self.n, self.p, self.ranks)
+        by_value, by_Z = gradient(at, tiles, self.TH, self.n, self.p, self.ranks)
         size = self.n * self.p
         loss = float(self.ranks.agree(torch.tensor(-at.value / size, dtype=torch.float64)))
         if loss < self.best[0]:
@@ -109,7 +110,7 @@ class CollapsedLoss:
 def adam(objective: CollapsedLoss, steps: int, learning_rate: float, report: Report) -> None:
     """Adam on all of θ; the best is kept."""
     theta = torch.from_numpy(objective.best[1].copy())
-    optimiser = torch.optim.Adam([theta], lr=learning_rate)
+    optimiser = Adam([theta], learning_rate)
     for step in range(1, steps + 1):
         loss, slope = objective(theta.numpy().copy())
         if not (np.isfinite(loss) and np.isfinite(slope).all()):
@@ -117,13 +118,10 @@ def adam(objective: CollapsedLoss, steps: int, learning_rate: float, report: Rep
                 raise ValueError(NO_START)
             # Back to the best, more slowly.
             theta.copy_(torch.from_numpy(objective.best[1]))
-            for group in optimiser.param_groups:
-                group["lr"] /= 2
+            optimiser.rate /= 2
             continue
-        theta.grad = torch.from_numpy(slope)
-        with torch.no_grad():
-            optimiser.step()
-            theta.copy_(torch.from_numpy(objective.parameters.clip(theta.numpy())))
+        optimiser.step([torch.from_numpy(slope)])
+        theta.copy_(torch.from_numpy(objective.parameters.clip(theta.numpy())))
         report(step, objective.best[0])
     objective(theta.numpy().copy())
 

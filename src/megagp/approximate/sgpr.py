@@ -24,10 +24,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megagp.approximate.cross import CrossCovariance
+from megagp.approximate.cross import Tiles
 from megagp.approximate.factor import Factor, factorise
 from megagp.distributed import ALONE, Ranks
 from megagp.likelihood import Trend, generalised_least_squares
+
+# Columns of K(Z, X) K(X, Z) at a time.
+STRIP = 128
 
 
 @dataclass(frozen=True)
@@ -63,19 +66,19 @@ class Collapsed:
     B: Tensor
 
 
-def moments(
-    cross: CrossCovariance, X: Tensor, TH: Tensor, share: float, ranks: Ranks = ALONE
-) -> Moments:
+def moments(tiles: Tiles, TH: Tensor, share: float, ranks: Ranks = ALONE) -> Moments:
     """One pass over the rows that this rank has of X (n x d) and TH = [Y, H] (n x (p + q))."""
+    cross = tiles.cross
     m = len(cross.Z)
     Phi = torch.zeros(m, m, dtype=torch.float64)
     KT = torch.zeros(m, TH.shape[1], dtype=torch.float64)
-    trace = torch.zeros((), dtype=torch.float64)
-    for rows in cross.tiles(len(X)):
-        K = cross.block(X[rows])
-        Phi.addmm_(K.T, K)
+    for rows, K in tiles.blocks():
+        # The lower triangle; the upper one is the same.
+        for j in range(0, m, STRIP):
+            Phi[j:, j : j + STRIP].addmm_(K[:, j:].T, K[:, j : j + STRIP])
         KT.addmm_(K.T, TH[rows])
-        trace += cross.kernel.diagonal(X[rows]).detach().sum()
+    Phi = Phi.tril() + Phi.tril(-1).T
+    trace = cross.kernel.diagonal(tiles.X).detach().sum()
     Phi, KT, T, trace = (ranks.sum(part) for part in (Phi, KT, TH.T @ TH, trace))
     factor = factorise(cross.square(), share, ranks)
     half = factor.solve(Phi)
@@ -121,18 +124,13 @@ def collapse(
 
 
 def gradient(
-    at: Collapsed,
-    cross: CrossCovariance,
-    X: Tensor,
-    TH: Tensor,
-    n: int,
-    p: int,
-    ranks: Ranks = ALONE,
+    at: Collapsed, tiles: Tiles, TH: Tensor, n: int, p: int, ranks: Ranks = ALONE
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Of the bound: by the value of each hyperparameter ("noise_variance" among them), and by Z.
 
-    X, TH: the rows that this rank has, of n.
+    tiles, TH: of the rows that this rank has, of n.
     """
+    cross, X = tiles.cross, tiles.X
     found, factor, s, m = at.moments, at.factor, at.noise_variance, len(at.moments.P)
     coefficients = torch.cat([torch.eye(p, dtype=torch.float64), -at.trend.coefficients])
     F = found.F @ coefficients
@@ -145,12 +143,11 @@ def gradient(
     M.diagonal().sub_(p)
     D = -0.5 * factor.pull(M)
     errors = TH @ coefficients / s
-    tiles = iter(list(cross.tiles(len(X))))
 
-    def weight(K: Tensor) -> Tensor:
-        return torch.addmm(errors[next(tiles)] @ at.weights.T, K, C)
+    def weight(rows: slice, K: Tensor) -> Tensor:
+        return torch.addmm(errors[rows] @ at.weights.T, K, C)
 
-    by_rows = cross.derivative(X, weight) + cross.diagonal_derivative(X, -0.5 * p / s, 0.0)
+    by_rows = tiles.derivative(weight) + cross.diagonal_derivative(X, -0.5 * p / s, 0.0)
     # The jitter is a share of the mean of k(z, z), and moves with it.
     jitter = factor.share * float(D.diagonal().sum()) / m
     by_square = cross.square_derivative(D) + cross.diagonal_derivative(X[:0], 0.0, jitter)

@@ -20,6 +20,7 @@ from megagp.approximate.svgp import (
     stochastic_bound,
     whitened,
 )
+from megagp.training.adam import Adam
 
 VARIATIONAL = ("natural", "adam")
 # Products of large matrices in a step. Its gradient is off by more than roundoff as it is.
@@ -93,7 +94,7 @@ class _Run:
         moved = [self.theta, self.beta]
         if schedule.variational == "adam":
             moved += [self.mu, self.root]
-        self.adam = torch.optim.Adam(moved, lr=schedule.learning_rate)
+        self.adam = Adam(moved, schedule.learning_rate)
         self.steps = 0
         self.largest_share = 0.0
 
@@ -103,8 +104,8 @@ class _Run:
         at, schedule = self.parameters, self.schedule
         at.set(self.theta.numpy())
         batch = Batch(self.X[rows], self.Y[rows] - self.H[rows] @ self.beta, len(self.X))
-        cross = CrossCovariance(at.kernel, at.Z)
-        factor, A = whitened(cross, batch.X, schedule.jitter)
+        tiles = CrossCovariance(at.kernel, at.Z).over(batch.X)
+        factor, A = whitened(tiles, schedule.jitter)
         noise = float(at.noise.value)
         if schedule.variational == "natural":
             # The first steps are a plain mean, so that the start at the prior is soon forgotten.
@@ -113,7 +114,7 @@ class _Run:
         else:
             self.q = Variational(self.mu, self.root.T)
         q = Variational(self.q.mu, self.q.R.to(PRODUCTS))
-        found = stochastic_bound(cross, factor, A, batch, noise, q)
+        found = stochastic_bound(tiles, factor, A, batch, noise, q)
         self.steps += 1
         self.largest_share = max(self.largest_share, factor.share)
         self._move(found, A, self.H[rows], batch.share / noise)
@@ -123,12 +124,11 @@ class _Run:
         """Adam's step, of the bound per observation."""
         size = self.Y.numel()
         slope = torch.from_numpy(self.parameters.gather(found.hyperparameters, found.Z))
-        self.theta.grad = -slope / size
-        self.beta.grad = H.T @ found.errors / size
+        gradients = [-slope / size, H.T @ found.errors / size]
         if self.schedule.variational == "adam":
             p = self.Y.shape[1]
-            self.mu.grad = -found.mu / size
-            self.root.grad = -root_gradient(A, found.RA, self.root.T, p, weight) / size
-        self.adam.step()
+            by_root = root_gradient(A, found.RA, self.root.T, p, weight)
+            gradients += [-found.mu / size, -by_root / size]
+        self.adam.step(gradients)
         clipped = self.parameters.clip(self.theta.numpy())
         self.theta.copy_(torch.from_numpy(clipped))

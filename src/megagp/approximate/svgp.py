@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megagp.approximate.cross import CrossCovariance
+from megagp.approximate.cross import Tiles
 from megagp.approximate.factor import Factor, factorise
 
 
@@ -74,10 +74,10 @@ class Gradient:
     RA: Tensor
 
 
-def whitened(cross: CrossCovariance, X: Tensor, share: float) -> tuple[Factor, Tensor]:
+def whitened(tiles: Tiles, share: float) -> tuple[Factor, Tensor]:
     """L and A = L⁻¹ K(Z, X), m x b."""
-    factor = factorise(cross.square(), share)
-    return factor, factor.solve(cross.block(X).T)
+    factor = factorise(tiles.cross.square(), share)
+    return factor, factor.solve(torch.cat([K for _, K in tiles.blocks()]).T)
 
 
 def natural_step(
@@ -99,7 +99,7 @@ def natural_step(
 
 
 def stochastic_bound(
-    cross: CrossCovariance,
+    tiles: Tiles,
     factor: Factor,
     A: Tensor,
     batch: Batch,
@@ -115,6 +115,7 @@ def stochastic_bound(
     RA = q.R @ B
     # Ā σ² b / n
     A_bar = torch.addmm(B, q.R.T, RA, beta=p, alpha=-p).addmm_(q.mu.to(kind), left.T.to(kind))
+    cross = tiles.cross
     diagonal = cross.kernel.diagonal(batch.X).detach()
     spread = diagonal - A.square().sum(0) + RA.square().sum(0, dtype=torch.float64)
     misfit = float(left.square().sum()) + p * float(spread.sum())
@@ -124,8 +125,7 @@ def stochastic_bound(
     M = A_bar @ B.T
     lower = M.tril(-1)
     D = -0.5 * weight * rounded.pull(lower + lower.T + M.diagonal().diag()).double()
-    tiles = iter(list(cross.tiles(b)))
-    total = cross.derivative(batch.X, lambda K: G[next(tiles)]) + cross.square_derivative(D)
+    total = tiles.derivative(lambda rows, K: G[rows]) + cross.square_derivative(D)
     jitter = factor.share * float(D.diagonal().sum()) / m
     own = cross.diagonal_derivative(batch.X, -0.5 * p * weight, jitter)
     by_name = (total + own).hyperparameters

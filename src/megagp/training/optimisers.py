@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from megagp.training.adam import Adam
 from megagp.training.objective import Objective
 from megagp.training.parameters import Vector
 
@@ -44,16 +45,14 @@ def adam(
     """
     bounds = objective.parameters
     theta = torch.from_numpy(bounds.clip(bounds.get()))
-    optimiser = torch.optim.Adam([theta], lr=learning_rate)
+    optimiser = Adam([theta], learning_rate)
     loss, gradient = objective(theta.numpy().copy(), None)
     if not (np.isfinite(loss) and np.isfinite(gradient).all()):
         raise ValueError(NO_START) from objective.failure
     best = loss, theta.clone(), gradient, objective.state()
     for step in range(1, steps + 1):
-        theta.grad = torch.from_numpy(gradient)
-        with torch.no_grad():
-            optimiser.step()
-            theta.copy_(torch.from_numpy(bounds.clip(theta.numpy())))
+        optimiser.step([torch.from_numpy(gradient)])
+        theta.copy_(torch.from_numpy(bounds.clip(theta.numpy())))
         trial, slope = objective(theta.numpy().copy(), first_draw + step)
         if np.isfinite(trial) and np.isfinite(slope).all() and trial < best[0] + WILD:
             gradient = slope
@@ -62,8 +61,7 @@ def adam(
         else:
             theta.copy_(best[1])
             gradient = best[2]
-            for group in optimiser.param_groups:
-                group["lr"] /= 2
+            optimiser.rate /= 2
         report(step, best[0], best[1].numpy())
     objective.restore(best[3])
 

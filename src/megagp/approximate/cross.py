@@ -68,7 +68,6 @@ class CrossCovariance:
             else _Differentiated(prefix, part, Z)
             for prefix, part in _summands(kernel)
         ]
-
         self._of_Z: Kept = {}
 
     def over(self, X: Tensor) -> Tiles:

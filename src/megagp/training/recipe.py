@@ -200,14 +200,12 @@ def train(
     phases = recipe.phases(n) if len(parameters.own) else []
     draw = 0
     memory: list[Pair] = []
-    ahead = phases
-    if started is not None and phases and phases[0].size == START:
+    started = started if phases and phases[0].size == START else None
+    ahead = phases if started is None else phases[1:]
+    objective = objective_on(ahead[0].size if ahead else n)
+    if started is not None:
         parameters.set(started.theta)
         memory += started.memory
-        ahead = phases[1:]
-    objective = objective_on(ahead[0].size if ahead else n)
-    if len(ahead) < len(phases):
-        assert started is not None
         _recount(phases[0], started, objective, progress, on_step)
     for phase in ahead:
         if len(objective.Y) != phase.size:

@@ -102,7 +102,7 @@ def test_stays_within_bounds(name):
 
 def test_lbfgs_follows_the_largest_ratio_of_outputscale_to_noise():
     # The least distance to the centre on the line log outputscale = log noise + c.
-    c, outputscale, noise = np.log(LARGEST_RATIO), 6.0, -7.0
+    c, outputscale, noise = np.log(LARGEST_RATIO), 8.0, -7.0
     objective = Bowl([0.7, -0.5, outputscale, noise])
     run("lbfgs", objective)
     on_the_line = (outputscale - c + noise) / 2

@@ -24,7 +24,7 @@ OTHERWISE = (1e-3, 1e3)
 # Where there is no noise the likelihood rises slowly along a ridge of ever larger outputscale and
 # lengthscale, until entries of K rounded to float32 are worse than the noise variance. So the
 # outputscale stays below the noise variance times this.
-LARGEST_RATIO = 1e5
+LARGEST_RATIO = 1e6
 
 
 class Parameters:

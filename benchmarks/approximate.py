@@ -1,7 +1,8 @@
 """SGPR and SVGP at the paper's settings against GPyTorch: same data, split and cores; and defaults.
 
-Contenders run one after the other in processes of their own. "step" is the mean time of a step of
-training, by the wall clock.
+Contenders run one after the other in processes of their own. GPyTorch gets the inducing points that
+the paper's settings start from, and the order of the minibatches, so that chance tells no two
+apart. "step" is the mean time of a step of training, by the wall clock.
 
     python benchmarks/approximate.py [--peer .venv-peers/bin/python] [--sets pol bike]
     python benchmarks/approximate.py --methods sgpr --settings paper --steps 5    # steps alone
@@ -19,9 +20,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from peers import prepare, run
 
 from megagp import SGPRegressor, SVGPRegressor
+from megagp.approximate import choose_inducing
 from megagp.datasets import robot_arm
 from megagp.experiments.machine import facts
 from megagp.scores import score
@@ -43,11 +46,24 @@ PAPER = {
 }
 
 
+def chances(X: np.ndarray, random_state: int) -> dict[str, np.ndarray]:
+    """What the paper's settings draw: where inducing points start, and the seed of minibatches."""
+    found = {"random_state": np.array(random_state)}
+    for method, kind in REGRESSORS.items():
+        model = kind.paper(random_state=random_state)
+        found["seed"] = np.array(model._seed())
+        count, start = model.inducing_points, model.inducing_start
+        Z = choose_inducing(torch.from_numpy(X), model.kernel, count, start, int(found["seed"]))
+        found[f"Z_{method}"] = Z.numpy()
+    return found
+
+
 def measure(path: str, method: str, preset: str, steps: str, result: str) -> None:
     """One of ours on prepared data, in this process."""
     data = dict(np.load(path))
     kind = REGRESSORS[method]
-    model = (kind.paper if preset == "paper" else kind)(random_state=0)
+    random_state = int(data["random_state"])
+    model = (kind.paper if preset == "paper" else kind)(random_state=random_state)
     if int(steps):
         model.set_params(**{"steps" if method == "sgpr" else "epochs": int(steps)})
     begin = time.perf_counter()
@@ -100,7 +116,8 @@ def contest(options: argparse.Namespace) -> dict[str, dict]:
     for name in options.sets:
         with tempfile.TemporaryDirectory() as folder:
             data = str(Path(folder) / "data.npz")
-            np.savez(data, **prepare(name))
+            prepared = prepare(name)
+            np.savez(data, **prepared, **chances(prepared["X"], options.random_state))
             for method in options.methods:
                 steps = str(options.steps)
                 commands = {
@@ -131,6 +148,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["sgpr", "svgp"])
     parser.add_argument("--settings", nargs="*", default=["paper", "default"])
     parser.add_argument("--steps", type=int, default=0, help="steps or epochs; 0 for the settings'")
+    parser.add_argument("--random-state", type=int, default=0, help="of starts and minibatches")
     parser.add_argument("--peer", help="Python of an environment with gpytorch")
     parser.add_argument("--memory", action="store_true", help="large n and large m alone")
     parser.add_argument("--output", type=Path, default=Path("results/approximate.json"))

@@ -1,5 +1,6 @@
-"""GPyTorch's SGPR and SVGP with the paper's settings, on data that approximate.py prepared. Runs in
-an environment of its own, so it imports nothing of megagp.
+"""GPyTorch's SGPR and SVGP with the paper's settings, on data, inducing points to start from and
+minibatches that approximate.py chose. Runs in an environment of its own, so it imports nothing of
+megagp.
 
     python benchmarks/gpytorch_inducing_peer.py data.npz sgpr|svgp steps-or-epochs result.json
 """
@@ -16,7 +17,7 @@ import gpytorch
 import numpy as np
 import torch
 
-SGPR_POINTS, SVGP_POINTS, BATCH = 512, 1024, 1024
+BATCH = 1024
 
 
 def kernel():
@@ -48,9 +49,9 @@ class SVGP(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
 
 
-def train_sgpr(X, y, steps):
+def train_sgpr(X, y, Z, seed, steps):
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
-    model = SGPR(X, y, X[torch.randperm(len(X))[:SGPR_POINTS]].clone(), likelihood)
+    model = SGPR(X, y, Z, likelihood)
     model.train(), likelihood.train()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
     marginal = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
@@ -65,15 +66,16 @@ def train_sgpr(X, y, steps):
     return model, likelihood, times
 
 
-def train_svgp(X, y, epochs):
+def train_svgp(X, y, Z, seed, epochs):
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
-    model = SVGP(X[torch.randperm(len(X))[:SVGP_POINTS]].clone())
+    model = SVGP(Z)
     model.train(), likelihood.train()
     optimiser = torch.optim.Adam([*model.parameters(), *likelihood.parameters()], lr=0.01)
     marginal = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
     times = []
+    rng = np.random.default_rng(seed)
     for _ in range(epochs):
-        for rows in torch.randperm(len(X)).split(BATCH):
+        for rows in torch.from_numpy(rng.permutation(len(X))).split(BATCH):
             begin = time.perf_counter()
             optimiser.zero_grad()
             loss = -marginal(model(X[rows]), y[rows])
@@ -83,10 +85,15 @@ def train_svgp(X, y, epochs):
     return model, likelihood, times
 
 
-def run(method, count, X, y, X_test, y_test):
+def run(method, count, data):
+    X, y, X_test, y_test, Z = (
+        torch.from_numpy(data[name]).float()
+        for name in ("X", "y", "X_test", "y_test", f"Z_{method}")
+    )
     torch.manual_seed(0)
     begin = time.perf_counter()
-    model, likelihood, times = (train_sgpr if method == "sgpr" else train_svgp)(X, y, count)
+    train = train_sgpr if method == "sgpr" else train_svgp
+    model, likelihood, times = train(X, y, Z, int(data["seed"]), count)
     trained = time.perf_counter()
     model.eval(), likelihood.eval()
     means, variances = [], []
@@ -112,9 +119,8 @@ def run(method, count, X, y, X_test, y_test):
 
 def main() -> None:
     path, method, count, result = sys.argv[1:]
-    data = {k: torch.from_numpy(v).float() for k, v in np.load(path).items()}
     try:
-        found: dict[str, object] = dict(run(method, int(count), **data))
+        found: dict[str, object] = dict(run(method, int(count), dict(np.load(path))))
     except Exception as error:  # a peer that stops is a result
         found = {"error": f"{type(error).__name__}: {error}"[:300]}
     found["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

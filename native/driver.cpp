@@ -25,6 +25,13 @@ double largest_half_norm(const Points<T>& points) {
     return found;
 }
 
+// A bound on |k|, in units of the outputscale.
+template <class T>
+double largest_entry(const Component<T>& p) {
+    if (p.family != Family::linear) return 1;
+    return 2.01 * std::sqrt(largest_half_norm(p.x) * largest_half_norm(p.z));
+}
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class T>
@@ -338,14 +345,14 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
     choose_entries();
 }
 
-// Whether K = s (1 1' + (k - 1)) is summed as that: where entries differ little, float32 has few
-// digits for the difference, and solves live on it.
+// Whether the component of largest outputscale s is summed as s (1 1' + (k - 1)): where its entries
+// differ little, float32 has few digits for the difference, and solves live on it.
 template <class T>
 void Plan<T>::choose_entries() {
-    const Component<T>& p = components_[0];
+    const Component<T>& p = components_[lead_];
     const bool series = p.family == Family::matern12 || p.family == Family::matern32 ||
                         p.family == Family::matern52 || p.family == Family::rbf;
-    if (sizeof(T) != 4 || components_.size() > 1 || !series) return;
+    if (sizeof(T) != 4 || !series) return;
     // The diagonal of the box around all points.
     double h = 0;
     for (int c = 0; c < p.x.d; ++c) {
@@ -366,8 +373,10 @@ void Plan<T>::choose_entries() {
         h = std::min(h, furthest * furthest);
     }
     const double b = (p.family == Family::rbf ? h : std::sqrt(h)) / LOG2E;
-    less_one_ = b <= LESS_ONE_REACH && h < static_cast<double>(p.cutoff);
     summed_ = 1 - kernel_of(p.family, h, 1);
+    for (const Component<T>& other : components_)
+        if (&other != &p) summed_ += static_cast<double>(other.weight) * largest_entry(other);
+    less_one_ = b <= LESS_ONE_REACH && h < static_cast<double>(p.cutoff) && summed_ < 1;
 }
 
 template <class T>
@@ -414,12 +423,8 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         for (int64_t c = 0; c < t; ++c) rhs.at(i, c) = static_cast<T>(down[c](v[i * t + c]));
 
     double bound = 0;  // of |K| row sums
-    for (const Component<T>& p : components_) {
-        double top = 1;
-        if (p.family == Family::linear)
-            top = 2.01 * std::sqrt(largest_half_norm(p.x) * largest_half_norm(p.z));
-        bound += 1.01 * top * static_cast<double>(p.weight) * static_cast<double>(m_);
-    }
+    for (const Component<T>& p : components_)
+        bound += 1.01 * largest_entry(p) * static_cast<double>(p.weight) * static_cast<double>(m_);
     const int64_t width = rhs.view.width(), terms = (rows + cols) / PANEL;
     ReproducibleSums sums(isa_, rows * width, PANEL * width, bound, terms);
     Workspaces<T> workspaces(run.threads, width, task_count());

@@ -95,7 +95,7 @@ class Plan {
 
     CullingStatistics culling() const;
     // The largest |entry| that products add up, in units of the largest outputscale: 1, or less
-    // where it is 1 - k that they add up.
+    // where it is 1 - k of that component that they add up.
     double summed() const { return less_one_ ? summed_ : 1.0; }
 
   private:

@@ -89,7 +89,7 @@ struct Job {
     int count;
     int lead;         // the component of largest outputscale
     T outputscale;    // and its outputscale, the unit in which K is summed
-    bool less_one;    // k - 1 is contracted in place of k (radial.h); of a single component
+    bool less_one;    // of that component, k - 1 is contracted in place of k (radial.h)
     bool symmetric;   // visit the lower triangle of tile pairs, each for both sides
     bool both_sides;  // not symmetric, but contract for the columns as well
     // product: out += K v

@@ -300,7 +300,10 @@ struct KernelTile {
             pairs[q].h(block, h);
             const Component<T>& p = *pairs[q].p;
             if constexpr (sizeof(T) == 4) {
-                if (less_one) return values_less_one(p.family, k, block.size());
+                if (less_one && q == 0) {
+                    values_less_one(p.family, k, block.size());
+                    continue;
+                }
             }
 #define MEGAGP_CALL(F)                                                 \
     q == 0 ? values<T, F, true>(h, block.size(), p.weight, p.alpha, k) \

@@ -263,6 +263,21 @@ def test_entries_next_to_one_are_shared_out_and_rectangular():
         np.testing.assert_allclose(sum(parts), operator.matmul(V), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("instruction_set", SETS)
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_entries_next_to_one_with_a_smaller_component_beside_them(instruction_set, order):
+    X, V = points(700, 5), points(700, 3, 1)
+    V -= V.mean(axis=0)
+    one, two = [Matern52(200.0, 100.0), Matern12(1.0, 1e-3)][order]
+    operator = KernelOperator(X, one + two, engine=native(instruction_set))
+    K = reference.matrix(one + two, X, X)
+    assert 1 - K.min() / 100.0 <= operator.statistics.summed < 0.1
+    error = np.abs(operator.matmul(V).numpy() - K @ V).max()
+    scale = np.abs(K - 100.0).max() * np.linalg.norm(V, axis=0).max()
+    assert error < 1e-6 * scale
+    np.testing.assert_allclose(operator.block(slice(0, 9), slice(0, 9)), K[:9, :9], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("kernel", "dtype"),
     [

@@ -3,6 +3,7 @@
 inducing    where the points start
 cross       K(X, Z) in tiles, and derivatives of what depends on it
 factor      Cholesky factors of K(Z, Z), with jitter
+triangular  products with triangular matrices
 parameters  hyperparameters and Z as one vector
 sgpr        the collapsed bound of Titsias (2009) and its gradient
 search      Adam and L-BFGS on it

@@ -21,10 +21,6 @@ class Factor:
     share: float
     jitter: float
 
-    def to(self, dtype: torch.dtype) -> Factor:
-        """The same, with L rounded to that type."""
-        return Factor(self.L.to(dtype), self.share, self.jitter)
-
     def solve(self, B: Tensor) -> Tensor:
         """L⁻¹ B."""
         found: Tensor = torch.linalg.solve_triangular(self.L, B, upper=False)

@@ -101,23 +101,23 @@ class _Run:
     @torch.no_grad()
     def step(self, rows: Tensor) -> float:
         """One step on these rows; the bound before it."""
-        at, schedule = self.parameters, self.schedule
-        at.set(self.theta.numpy())
+        parameters, schedule = self.parameters, self.schedule
+        parameters.set(self.theta.numpy())
         batch = Batch(self.X[rows], self.Y[rows] - self.H[rows] @ self.beta, len(self.X))
-        tiles = CrossCovariance(at.kernel, at.Z).over(batch.X)
-        factor, A = whitened(tiles, schedule.jitter)
-        noise = float(at.noise.value)
+        tiles = CrossCovariance(parameters.kernel, parameters.Z).over(batch.X)
+        at = whitened(tiles, schedule.jitter)
+        noise = float(parameters.noise.value)
         if schedule.variational == "natural":
             # The first steps are a plain mean, so that the start at the prior is soon forgotten.
             rate = max(schedule.natural_rate, 1 / (self.steps + 1))
-            self.q = natural_step(self.q, A, batch, noise, rate)
+            self.q = natural_step(self.q, at.A, batch, noise, rate)
         else:
             self.q = Variational(self.mu, self.root.T)
         q = Variational(self.q.mu, self.q.R.to(PRODUCTS))
-        found = stochastic_bound(tiles, factor, A, batch, noise, q)
+        found = stochastic_bound(at, batch, noise, q)
         self.steps += 1
-        self.largest_share = max(self.largest_share, factor.share)
-        self._move(found, A, self.H[rows], batch.share / noise)
+        self.largest_share = max(self.largest_share, at.share)
+        self._move(found, at.A, self.H[rows], batch.share / noise)
         return found.value
 
     def _move(self, found: Gradient, A: Tensor, H: Tensor, weight: float) -> None:

@@ -8,7 +8,8 @@ KL = ½ (p tr S + ‖μ‖² - p m - p log|S|)
 (Hensman et al. 2013, eq. 4, for u whitened). S is the same for all p outputs, as it is at the
 optimum. By A the derivative is Ā = n/bσ² (p (I - S) A + μ rᵀ); by K(Z, Z) it is
 -½ L⁻ᵀ sym(Ā Aᵀ) L⁻¹, where sym mirrors the lower triangle.
-A and the factor of K(Z, Z) are float64. What follows from A, gradients most of all, is in the type
+L⁻¹ is formed: its error is no larger than that of solving with L, products with it are faster.
+A and L are float64. What follows from A, gradients most of all, is in the type
 of R: what float32 takes from them is nothing beside what another minibatch would change.
 Time O(b m² + m³) for a step, memory O(m² + b m).
 """
@@ -22,7 +23,13 @@ import torch
 from torch import Tensor
 
 from megagp.approximate.cross import Tiles
-from megagp.approximate.factor import Factor, factorise
+from megagp.approximate.factor import factorise
+from megagp.approximate.triangular import (
+    inverse,
+    lower_product,
+    mirrored,
+    triangular_product,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Variational:
-    """q(v) = N(μ, S), S = Rᵀ R, R triangular. mu: m x p; R: m x m; precision: S⁻¹, if kept."""
+    """q(v) = N(μ, S), S = Rᵀ R. mu: m x p; R: m x m, upper triangular; precision: S⁻¹, if kept."""
 
     mu: Tensor
     R: Tensor
@@ -74,10 +81,22 @@ class Gradient:
     RA: Tensor
 
 
-def whitened(tiles: Tiles, share: float) -> tuple[Factor, Tensor]:
-    """L and A = L⁻¹ K(Z, X), m x b."""
+@dataclass(frozen=True)
+class Whitened:
+    """K(X, Z) in tiles, W = L⁻¹ (m x m) and A = W K(Z, X) (m x b); share: of jitter in K(Z, Z)."""
+
+    tiles: Tiles
+    W: Tensor
+    A: Tensor
+    share: float
+
+
+def whitened(tiles: Tiles, share: float) -> Whitened:
+    """With jitter of at least that share of the diagonal."""
     factor = factorise(tiles.cross.square(), share)
-    return factor, factor.solve(torch.cat([K for _, K in tiles.blocks()]).T)
+    W = inverse(factor.L)
+    A = triangular_product(W, torch.cat([K for _, K in tiles.blocks()]).T, upper=False)
+    return Whitened(tiles, W, A, factor.share)
 
 
 def natural_step(
@@ -91,42 +110,36 @@ def natural_step(
     assert q.precision is not None
     factor = rate * batch.share / noise_variance
     precision = (1 - rate) * q.precision
-    precision.addmm_(A, A.T, alpha=factor).diagonal().add_(rate)
+    precision.add_(mirrored(lower_product(A, A.T)), alpha=factor).diagonal().add_(rate)
     natural = (1 - rate) * (q.precision @ q.mu) + factor * (A @ batch.errors)
-    C = torch.linalg.cholesky(precision)
-    R = torch.linalg.solve_triangular(C, torch.eye(len(C), dtype=C.dtype), upper=False)
-    return Variational(torch.cholesky_solve(natural, C), R, precision)
+    # Of the matrix upside down, so that the inverse of its factor is upper triangular.
+    C = torch.linalg.cholesky(precision.flip(0, 1))
+    R = inverse(C).flip(0, 1)
+    return Variational(R.T @ (R @ natural), R, precision)
 
 
-def stochastic_bound(
-    tiles: Tiles,
-    factor: Factor,
-    A: Tensor,
-    batch: Batch,
-    noise_variance: float,
-    q: Variational,
-) -> Gradient:
+def stochastic_bound(at: Whitened, batch: Batch, noise_variance: float, q: Variational) -> Gradient:
     """The bound on a batch and its gradient."""
     s, p, weight = noise_variance, batch.errors.shape[1], batch.share / noise_variance
-    m, b = A.shape
-    left = batch.errors - A.T @ q.mu
+    m, b = at.A.shape
+    left = batch.errors - at.A.T @ q.mu
     kind = q.R.dtype
-    B = A.to(kind)
-    RA = q.R @ B
-    # Ā σ² b / n
-    A_bar = torch.addmm(B, q.R.T, RA, beta=p, alpha=-p).addmm_(q.mu.to(kind), left.T.to(kind))
-    cross = tiles.cross
+    A, W = at.A.to(kind), at.W.to(kind)
+    RA = triangular_product(q.R, A, upper=True)
+    # Ā, but for the factor n/bσ²
+    A_bar = triangular_product(q.R.T, RA, upper=False).neg_().add_(A).mul_(p)
+    A_bar.addmm_(q.mu.to(kind), left.T.to(kind))
+    cross = at.tiles.cross
     diagonal = cross.kernel.diagonal(batch.X).detach()
-    spread = diagonal - A.square().sum(0) + RA.square().sum(0, dtype=torch.float64)
+    spread = diagonal - at.A.square().sum(0) + RA.square().sum(0, dtype=torch.float64)
     misfit = float(left.square().sum()) + p * float(spread.sum())
     value = -0.5 * batch.share * (b * p * math.log(2 * math.pi * s) + misfit / s) - q.divergence()
-    rounded = factor.to(kind)
-    G = weight * rounded.solve_transposed(A_bar).T.double()
-    M = A_bar @ B.T
-    lower = M.tril(-1)
-    D = -0.5 * weight * rounded.pull(lower + lower.T + M.diagonal().diag()).double()
-    total = tiles.derivative(lambda rows, K: G[rows]) + cross.square_derivative(D)
-    jitter = factor.share * float(D.diagonal().sum()) / m
+    G = torch.empty(b, m, dtype=kind)
+    triangular_product(W.T, A_bar.mul_(weight), upper=True, out=G.T)
+    half = triangular_product(W.T, mirrored(lower_product(A_bar, A.T)), upper=True)
+    D = mirrored(lower_product(half, W)).double().mul_(-0.5)
+    total = at.tiles.derivative(lambda rows, K: G[rows].double()) + cross.square_derivative(D)
+    jitter = at.share * float(D.diagonal().sum()) / m
     own = cross.diagonal_derivative(batch.X, -0.5 * p * weight, jitter)
     by_name = (total + own).hyperparameters
     by_name["noise_variance"] = torch.tensor(
@@ -137,7 +150,7 @@ def stochastic_bound(
         hyperparameters=by_name,
         Z=total.Z + own.Z,
         errors=-weight * left,
-        mu=weight * (A @ left) - q.mu,
+        mu=weight * (at.A @ left) - q.mu,
         RA=RA,
     )
 
@@ -145,6 +158,6 @@ def stochastic_bound(
 def root_gradient(A: Tensor, RA: Tensor, R: Tensor, p: int, weight: float) -> Tensor:
     """Of the bound by Rᵀ, lower triangular: from the data (weight = n/bσ²), and from KL."""
     root = R.T
-    found = torch.addmm(root, A.to(RA.dtype), RA.T, beta=-p, alpha=-weight * p)
+    found = lower_product(A.to(RA.dtype), RA.T).mul_(-weight * p).sub_(root, alpha=p)
     found.diagonal().add_(p / root.diagonal())
-    return found.tril()
+    return found

@@ -1,0 +1,61 @@
+"""Against plain products of dense matrices."""
+
+import numpy as np
+import pytest
+import torch
+
+from megagp.approximate.triangular import (
+    LEAF,
+    inverse,
+    lower_product,
+    mirrored,
+    triangular_product,
+)
+
+SIZES = [1, LEAF, LEAF + 1, 3 * LEAF + 5]
+
+
+def tensor(*shape):
+    return torch.from_numpy(np.random.default_rng(sum(shape)).standard_normal(shape))
+
+
+@pytest.mark.parametrize("m", SIZES)
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_product(m, upper):
+    T, B = tensor(m, m), tensor(m, 7)
+    T = T.triu() if upper else T.tril()
+    np.testing.assert_allclose(triangular_product(T, B, upper), T @ B, atol=1e-12 * m)
+    np.testing.assert_allclose(triangular_product(T.T, B, not upper), T.T @ B, atol=1e-12 * m)
+    out = torch.empty(7, m, dtype=torch.float64)
+    triangular_product(T, B, upper, out=out.T)
+    np.testing.assert_allclose(out, (T @ B).T, atol=1e-12 * m)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_lower_product(m):
+    A, B = tensor(m, 9), tensor(9, m)
+    found = lower_product(A, B)
+    np.testing.assert_allclose(found, (A @ B).tril(), atol=1e-12)
+    square = mirrored(found)
+    np.testing.assert_array_equal(square, square.T)
+    np.testing.assert_array_equal(square.tril(), found)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_inverse(m):
+    L = tensor(m, m).tril() / m
+    L.diagonal().copy_(1 + torch.arange(m) % 5)
+    found = inverse(L)
+    np.testing.assert_array_equal(found.triu(1), 0)
+    np.testing.assert_allclose(found @ L, torch.eye(m, dtype=torch.float64), atol=1e-12)
+
+
+def test_an_inverse_is_as_accurate_as_solving():
+    """The factor of a covariance matrix with the jitter that is the least that training adds."""
+    x = torch.linspace(0, 1, 2 * LEAF + 40, dtype=torch.float64)
+    K = torch.exp(-0.5 * ((x[:, None] - x) / 0.3) ** 2)
+    K.diagonal().add_(1e-6)
+    L, B = torch.linalg.cholesky(K), K[:, ::7]
+    solved = torch.linalg.solve_triangular(L, B, upper=False)
+    found = triangular_product(inverse(L), B, upper=False)
+    np.testing.assert_allclose(found, solved, atol=1e-9)

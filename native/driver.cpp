@@ -16,6 +16,8 @@ namespace megagp {
 namespace {
 
 constexpr double LOG2E = 1.44269504088896340736;
+// Entries are summed relative to a multiple of 1 / LEVELS.
+constexpr double LEVELS = 16;
 
 template <class T>
 double largest_half_norm(const Points<T>& points) {
@@ -158,6 +160,28 @@ template <class T>
 double feature(const Points<T>& points, int64_t i, int c) {
     constexpr int64_t G = GROUP<T>;
     return static_cast<double>(points.packed[(i / G) * G * points.d + c * G + i % G]);
+}
+
+// k averaged over pairs that are spread evenly over all; the same on every machine.
+template <class T>
+double mean_entry(const Component<T>& p) {
+    constexpr int64_t PAIRS = 4096;
+    const auto spread = [](int64_t s, uint64_t step, int64_t n) {
+        return static_cast<int64_t>(
+            (static_cast<uint64_t>(s) * step >> 32) * static_cast<uint64_t>(n) >> 32);
+    };
+    double total = 0;
+    for (int64_t s = 0; s < PAIRS; ++s) {
+        const int64_t i = spread(s, 0xC13FA9A902A6328Fu, p.x.n);
+        const int64_t j = spread(s, 0x91E10DA5C79E7B1Cu, p.z.n);
+        double h = 0;
+        for (int c = 0; c < p.x.d; ++c) {
+            const double side = feature(p.x, i, c) - feature(p.z, j, c);
+            h += (p.differences ? 1.0 : 0.5) * side * side;
+        }
+        total += kernel_of(p.family, h, static_cast<double>(p.alpha));
+    }
+    return total / PAIRS;
 }
 
 // The mean of each tile's points: [tiles][d].
@@ -345,14 +369,14 @@ Plan<T>::Plan(const InstructionSet& isa, const std::vector<ComponentInput>& inpu
     choose_entries();
 }
 
-// Whether the component of largest outputscale s is summed as s (1 1' + (k - 1)): where its entries
-// differ little, float32 has few digits for the difference, and solves live on it.
+// The component of largest outputscale s is summed as s (c 1 1' + (k - c)), where no tile pair is
+// skipped: entries that differ little from c leave less roundoff in the sums, and solves live on
+// what tells entries apart. Where all are next to 1, c is 1, and k - 1 has digits of its own
+// (radial.h); else c is about their mean.
 template <class T>
 void Plan<T>::choose_entries() {
     const Component<T>& p = components_[lead_];
-    const bool series = p.family == Family::matern12 || p.family == Family::matern32 ||
-                        p.family == Family::matern52 || p.family == Family::rbf;
-    if (sizeof(T) != 4 || !series) return;
+    if (sizeof(T) != 4 || !cancels(p.family)) return;
     // The diagonal of the box around all points.
     double h = 0;
     for (int c = 0; c < p.x.d; ++c) {
@@ -376,7 +400,12 @@ void Plan<T>::choose_entries() {
     summed_ = 1 - kernel_of(p.family, h, 1);
     for (const Component<T>& other : components_)
         if (&other != &p) summed_ += static_cast<double>(other.weight) * largest_entry(other);
-    less_one_ = b <= LESS_ONE_REACH && h < static_cast<double>(p.cutoff) && summed_ < 1;
+    less_one_ = p.family != Family::rational_quadratic && b <= LESS_ONE_REACH &&
+                h < static_cast<double>(p.cutoff) && summed_ < 1;
+    if (less_one_)
+        level_ = 1;
+    else if (culling().culled_pairs == 0)
+        level_ = std::round(LEVELS * mean_entry(p)) / LEVELS;
 }
 
 template <class T>
@@ -431,6 +460,7 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     Job<T> j = job();
     j.v_row = j.v_col = rhs.view;
     j.less_one = less_one_;
+    j.level = static_cast<T>(level_);
     parallel(task_count(), run, [&](int thread, int64_t task) {
         int64_t I, J;
         panel_pair(task, symmetric_, cols / PANEL, &I, &J);
@@ -439,10 +469,10 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
         sums.take(I, ws.row_out, PANEL * width);
         if (symmetric_) sums.take(J, ws.col_out, PANEL * width);
     });
-    std::vector<double> ones(t, 0.0);  // 1' v, of one of the shares
-    if (less_one_ && run.share_start == 0 && run.share_stop > 0)
+    std::vector<double> ones(t, 0.0);  // c 1' v, of one of the shares
+    if (level_ > 0 && run.share_start == 0 && run.share_stop > 0)
         for (int64_t i = 0; i < m_; ++i)
-            for (int64_t c = 0; c < t; ++c) ones[c] += v[i * t + c];
+            for (int64_t c = 0; c < t; ++c) ones[c] += level_ * v[i * t + c];
     for (int64_t i = 0; i < n_; ++i)
         for (int64_t c = 0; c < t; ++c)
             out[i * t + c] = outputscale_ * (up[c](sums[rhs.view.sum_at(i, c)]) + ones[c]);

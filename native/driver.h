@@ -108,9 +108,10 @@ class Plan {
     const Ops<T>& ops_;
     int64_t n_, m_;
     bool symmetric_;
-    int lead_;            // the component of largest outputscale
-    double outputscale_;  // and that outputscale: K is summed in units of it
-    bool less_one_ = false;
+    int lead_;               // the component of largest outputscale
+    double outputscale_;     // and that outputscale: K is summed in units of it
+    double level_ = 0;       // k - level of that component is summed
+    bool less_one_ = false;  // and evaluated as such: level 1
     double summed_ = 1;
     std::vector<PackedPoints<T>> points_;
     std::vector<Component<T>> components_;

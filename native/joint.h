@@ -68,7 +68,7 @@ void covariance_tile(const JointJob& job, const T* x, int64_t m, int64_t I, cons
         else if (family != Family::constant)
             pairs<T, Form::difference, 0>(zj, xi, nullptr, nullptr, c.d, T(0), block, h);
         const T weight = static_cast<T>(c.outputscale), alpha = static_cast<T>(c.alpha);
-#define MEGAGP_CALL(F) values<T, F, false>(h, G * G, weight, alpha, out)
+#define MEGAGP_CALL(F) add_values<T, F>(h, G * G, weight, alpha, out)
         MEGAGP_FOR_FAMILY(family, MEGAGP_CALL)
 #undef MEGAGP_CALL
         x += blocks_of(m, G) * G * c.d;

@@ -89,7 +89,8 @@ struct Job {
     int count;
     int lead;         // the component of largest outputscale
     T outputscale;    // and its outputscale, the unit in which K is summed
-    bool less_one;    // of that component, k - 1 is contracted in place of k (radial.h)
+    T level;          // k - level of that component is contracted in place of k
+    bool less_one;    // level is 1, and k - 1 evaluated as such (radial.h)
     bool symmetric;   // visit the lower triangle of tile pairs, each for both sides
     bool both_sides;  // not symmetric, but contract for the columns as well
     // product: out += K v

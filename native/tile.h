@@ -238,13 +238,16 @@ struct TilePair {
     }
 };
 
-template <class T, Family F, bool FIRST>
-void values(const T* h, int64_t size, T weight, T alpha, T* k) {
-    constexpr int L = LANES<T>;
-    for (int64_t j = 0; j < size; j += L) {
-        const vec<T> v = value<F, T>(load(h + j), alpha);
-        store(k + j, FIRST ? v : load(k + j) + weight * v);
-    }
+template <class T, Family F>
+void values(const T* h, int64_t size, T level, T alpha, T* k) {  // k = k(h) - level
+    for (int64_t j = 0; j < size; j += LANES<T>)
+        store(k + j, value<F, T>(load(h + j), alpha) - level);
+}
+
+template <class T, Family F>
+void add_values(const T* h, int64_t size, T weight, T alpha, T* k) {  // k += weight k(h)
+    for (int64_t j = 0; j < size; j += LANES<T>)
+        store(k + j, load(k + j) + weight * value<F, T>(load(h + j), alpha));
 }
 
 inline void values_less_one(Family family, float* k, int64_t size) {
@@ -287,9 +290,11 @@ template <class T>
 struct KernelTile {
     TilePair<T> pairs[MAX_COMPONENTS];  // the one of weight 1 first
     int count;
+    T level;
     bool less_one;
 
-    KernelTile(const Job<T>& job, int64_t i, int64_t j) : count(job.count), less_one(job.less_one) {
+    KernelTile(const Job<T>& job, int64_t i, int64_t j)
+        : count(job.count), level(job.level), less_one(job.less_one) {
         for (int q = 0; q < count; ++q)
             pairs[q] = TilePair<T>(job, job.components[(job.lead + q) % count], i, j);
     }
@@ -305,9 +310,9 @@ struct KernelTile {
                     continue;
                 }
             }
-#define MEGAGP_CALL(F)                                                 \
-    q == 0 ? values<T, F, true>(h, block.size(), p.weight, p.alpha, k) \
-           : values<T, F, false>(h, block.size(), p.weight, p.alpha, k)
+#define MEGAGP_CALL(F)                                        \
+    q == 0 ? values<T, F>(h, block.size(), level, p.alpha, k) \
+           : add_values<T, F>(h, block.size(), p.weight, p.alpha, k)
             MEGAGP_FOR_FAMILY(p.family, MEGAGP_CALL)
 #undef MEGAGP_CALL
         }

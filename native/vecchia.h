@@ -83,7 +83,7 @@ void vecchia_covariance(const VecchiaJob<T>& job, const int64_t* points, int64_t
             vecchia_product<Form::dot, double>(at, count, c.d, nullptr, P, p, h);
         else if (family != Family::constant)
             vecchia_product<Form::difference, double>(at, count, c.d, at(count - 1), P, p, h);
-#define MEGAGP_CALL(F) values<double, F, false>(h, P * P, c.outputscale, c.alpha, R)
+#define MEGAGP_CALL(F) add_values<double, F>(h, P * P, c.outputscale, c.alpha, R)
         MEGAGP_FOR_FAMILY(family, MEGAGP_CALL)
 #undef MEGAGP_CALL
     }

@@ -434,8 +434,9 @@ def test_what_float32_changes(noise, outputscale):
     change = abs(_log_likelihood(rounded, *parts) - _log_likelihood(exact, *parts))
     way = {"rtol": 0.01, "precise": covariance.precise()}
     found = estimate(covariance, Y, H, 300, weigh_rounding=True, **way).rounding
-    # Its terms are added without their signs: a bound more than an estimate.
-    assert change <= 1.5 * found
+    # Its terms are added without their signs: a bound more than an estimate, but for what is
+    # nothing at all.
+    assert change <= 1.5 * found + 1e-6 * n
     assert found <= 20 * change
     assert estimate(covariance, Y, H, 300, **way).rounding == 0.0
 

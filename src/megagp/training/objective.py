@@ -32,6 +32,9 @@ PROBES, PROBED = (4, 10), 40_000
 # Nearest predecessors in the preconditioner: the work for them grows with n, that of the products
 # which they save with n².
 NEIGHBOURS, MANY_NEIGHBOURS, MANY_POINTS = 12, 24, 50_000
+# Of so many points, by how much the tolerance on probes is looser: it costs the likelihood less
+# than their being few does, and ends solves before float32 does (docs/training.md).
+MANY_SLACK = 2.0
 # The probes being fixed, two losses differ by less noise than each has: this share of it.
 COMMON = 0.6
 
@@ -49,7 +52,7 @@ class Solving:
     """How solves are made in training.
 
     rtol: tolerance on the relative residual for y; probe_rtol: for the probes, whose solves
-    bias the gradient far less (docs/training.md).
+    bias the gradient far less (docs/training.md), and MANY_SLACK times that for many points.
     min_iter: iterations at least. probes: random vectors for the log-determinant; None for
     enough (PROBES).
     dense_below: Cholesky up to this n. rank, pivoting, neighbours, budget: as in
@@ -74,6 +77,10 @@ class Solving:
         """How many probes for n points."""
         few, many = PROBES
         return max(few, min(many, PROBED // n)) if self.probes is None else self.probes
+
+    def probe_rtol_for(self, n: int) -> float:
+        """The tolerance on probes for n points."""
+        return self.probe_rtol * (1.0 if n < MANY_POINTS else MANY_SLACK)
 
     def neighbours_for(self, n: int) -> int:
         """How many nearest predecessors for n points."""
@@ -287,7 +294,7 @@ class Objective:
             torch.Generator().manual_seed(self.seed + 7919 * draw),
             probes=self.solving.probes_for(len(self.Y)),
             rtol=self.solving.rtol,
-            probe_rtol=self.solving.probe_rtol,
+            probe_rtol=self.solving.probe_rtol_for(len(self.Y)),
             max_iter=self.solving.max_iter,
             min_iter=self.solving.min_iter,
             start=start,

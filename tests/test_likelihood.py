@@ -212,7 +212,8 @@ def test_value_at_1500(noise):
 @pytest.mark.parametrize("noise", [1e-4, 1e-2, 1.0])
 @pytest.mark.parametrize("kernel", [KERNELS["matern32-ard"], KERNELS["rbf-ard"]], ids=str)
 def test_value_at_3000(kernel, noise):
-    check_value(problem(kernel, 3000, noise, d=3), 2000, probes=200, rtol=1e-4)
+    dtype = "float64" if noise == 1e-4 else "float32"  # which does not reach the tolerance there
+    check_value(problem(kernel, 3000, noise, d=3, dtype=dtype), 2000, probes=200, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Interrupted fits: resumed they end where they would have, and never from what is not theirs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from megagp.covariance import Covariance
 from megagp.kernels import Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky
-from megagp.solvers import pcg, solve
+from megagp.solvers import Status, pcg, solve
 from megagp.training import objective as objective_module
 
 N = 1600  # above which the likelihood is no longer dense
@@ -67,6 +69,33 @@ def test_a_resumed_fit_ends_where_it_would_have(tmp_path, monkeypatch, uninterru
     X, _ = data()
     np.testing.assert_allclose(model.predict(X[:9]), expected.predict(X[:9]), rtol=1e-6)
     assert model.noise_variance_ == pytest.approx(expected.noise_variance_, rel=1e-6)
+    assert model.n_iter_ == expected.n_iter_
+
+
+@pytest.mark.parametrize(("stop", "kept"), [(2, 1), (3, 3)])
+def test_a_step_that_was_refused_is_refused_again(tmp_path, monkeypatch, stop, kept):
+    """Without its solve, once the evaluation after it is kept."""
+    monkeypatch.setattr(objective_module, "MANY_POINTS", N)
+    whole, places = objective_module.stochastic, []
+
+    def stochastic(covariance, *args, **options):
+        found, here = whole(covariance, *args, **options), float(covariance.noise[0])
+        places.append(here)
+        if places.index(here) != 1:
+            return found
+        broken = (Status.BREAKDOWN,) * len(found.solve.status)
+        return replace(found, solve=replace(found.solve, status=broken))
+
+    monkeypatch.setattr(objective_module, "stochastic", stochastic)
+    expected = regressor(None, training="lbfgs").fit(*data())
+    made = len(places)
+    assert expected.diagnostics_["phases"][-1]["evaluations"] == made  # none again in float64
+    with pytest.raises(Interrupted):
+        fit_until(monkeypatch, regressor(tmp_path, training="lbfgs"), stop)
+    model = regressor(tmp_path, training="lbfgs")
+    assert fit_until(monkeypatch, model, 100) == made - kept
+    X, _ = data()
+    np.testing.assert_allclose(model.predict(X[:9]), expected.predict(X[:9]), rtol=1e-6)
     assert model.n_iter_ == expected.n_iter_
 
 

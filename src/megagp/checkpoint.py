@@ -75,6 +75,10 @@ class Checkpoint:
         self._at += 1
         return entry, self._state_of(self._at - 1)
 
+    def ahead(self) -> dict[str, Any]:
+        """What `recall` would find of the next evaluation, wherever that was made; or nothing."""
+        return self._entries[self._at] if self._at < len(self._entries) else {}
+
     def record(self, entry: dict[str, Any], state: State) -> None:
         """Keep what an evaluation found: `loss`, `theta` and other JSON, and its tensors."""
         index = len(self._entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -45,6 +46,13 @@ SUSPECT_ROUNDING = 0.06
 # A change of c moves the best noise by about a share of 4 c: it goes as the noise to the power -2,
 # against a curvature of ½.
 LEAST_ROUNDING, ROUNDING_PER_POINT, MOST_ROUNDING = 2e-3, 3e-7, 0.03
+# Of many points, so many trial steps to where float32 fails are refused, in place of going over to
+# float64, which costs three times as much and stays: a shorter one may do.
+REFUSALS = 2
+
+
+class RefusedError(ValueError):
+    """Solves with entries in float32 failed at θ, and a shorter step is to be tried first."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +162,9 @@ class Objective:
         # Solves with entries in float32 did not converge.
         self.float32_failed = False
         self._P: Preconditioner | None = None
+        # Refusals left, and those since the last evaluation that was made.
+        self._refusals = REFUSALS if len(Y) >= MANY_POINTS else 0
+        self._refused: list[Vector] = []
 
     @property
     def noise_level(self) -> float:
@@ -178,7 +189,8 @@ class Objective:
         """Loss and gradient at θ; not finite where there is none.
 
         draw: number of the set of probes; None for whichever the last call at this θ used.
-        hold: with the pivots of the last call, so that losses can be compared.
+        hold: a trial step, with the pivots of the last call, so that losses can be compared; of
+        many points, none where float32 fails, the first times.
         """
         self.parameters.set(theta)
         at = self._state
@@ -257,11 +269,13 @@ class Objective:
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         start = None if self.last is None else self.last.solutions
         found = self._stochastic(covariance, P, draw, start)
+        failed, single = not found.solve.converged, self.operator.dtype == torch.float32
+        if failed and single and hold and self._refusals:
+            self._refuse()
         self.refine = found.refined
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
-        failed = not found.solve.converged
-        if (failed or rounding > self._most_rounding) and self.operator.dtype == torch.float32:
+        if single and (failed or rounding > self._most_rounding):
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
             self.operator, self.refine = self.operator.astype("float64"), False
@@ -276,10 +290,17 @@ class Objective:
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
             facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "refine": self.refine}
             facts["float32_failed"] = self.float32_failed
+            facts["refused"] = [theta.tolist() for theta in self._refused]
             self.checkpoint.record(
                 {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
             )
+        self._refused.clear()
         return found
+
+    def _refuse(self) -> NoReturn:
+        self._refusals -= 1
+        self._refused.append(self.parameters.get())
+        raise RefusedError("solves with entries in float32 did not converge")
 
     def _stochastic(
         self, covariance: Covariance, P: Preconditioner, draw: int, start: Tensor | None
@@ -324,9 +345,14 @@ class Objective:
 
     def _recalled(self) -> Evaluation | None:
         """The evaluation that a checkpoint has of an earlier run, if it has one left."""
-        recalled = (
-            None if self.checkpoint is None else self.checkpoint.recall(self.parameters.get())
-        )
+        if self.checkpoint is None:
+            return None
+        theta = self.parameters.get()
+        # A refusal is noted with the evaluation after it: one by itself would be made again.
+        before = self.checkpoint.ahead().get("refused", [])[len(self._refused) :]
+        if before and np.allclose(before[0], theta, rtol=1e-6, atol=1e-9):
+            self._refuse()
+        recalled = self.checkpoint.recall(theta)
         if recalled is None:
             return None
         entry, state = recalled
@@ -334,4 +360,5 @@ class Objective:
         self._rank = entry["rank"]
         self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
         self.refine, self.float32_failed = entry["refine"], entry["float32_failed"]
+        self._refused.clear()
         return unpack(entry, state, self.Y, self.H)

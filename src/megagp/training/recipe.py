@@ -216,6 +216,7 @@ def train(
             objective.refine, objective.float32_failed = before.refine, before.float32_failed
             if before.float32_failed:  # on fewer points: so it would on more
                 objective.operator = objective.operator.astype("float64")
+            del before  # and the preconditioner that it holds
         objective.tolerance = phase.tolerance
         _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step)
         # Adam draws probes at each step; the next phase goes on from the last, so that its

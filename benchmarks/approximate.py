@@ -91,7 +91,8 @@ def measure(path: str, method: str, preset: str, steps: str, result: str) -> Non
 
 def polished(model: SVGPRegressor, data: dict[str, np.ndarray]) -> dict[str, float]:
     """Scores of the same hyperparameters and inducing points with `polish=True`."""
-    X, Y = model._whitened(data["X"]), model._y_whitening.apply(torch.from_numpy(data["y"][:, None]))
+    X = model._whitened(data["X"])
+    Y = model._y_whitening.apply(torch.from_numpy(data["y"][:, None]))
     noise = Hyperparameter("noise_variance", model.noise_variance_)
     parameters = InducingParameters(
         model.kernel_, noise, model.noise_floor, model.posterior_.Z, learn_inducing=False

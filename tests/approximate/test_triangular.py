@@ -6,7 +6,8 @@ import torch
 
 from megagp.approximate.triangular import (
     LEAF,
-    inverse,
+    congruent,
+    inverse_cholesky,
     lower_product,
     mirrored,
     triangular_product,
@@ -42,20 +43,39 @@ def test_lower_product(m):
 
 
 @pytest.mark.parametrize("m", SIZES)
-def test_inverse(m):
-    L = tensor(m, m).tril() / m
-    L.diagonal().copy_(1 + torch.arange(m) % 5)
-    found = inverse(L)
+def test_congruent(m):
+    W, S = tensor(m, m).tril(), tensor(m, m)
+    S = S + S.T
+    found = congruent(W, S.tril())
+    np.testing.assert_allclose(found, W.T @ S @ W, atol=1e-12 * m**2)
+    np.testing.assert_array_equal(found, found.T)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_inverse_cholesky(m):
+    B = tensor(m, m + 3)
+    K = B @ B.T / m + torch.eye(m, dtype=torch.float64)
+    found = inverse_cholesky(K.tril())
     np.testing.assert_array_equal(found.triu(1), 0)
-    np.testing.assert_allclose(found @ L, torch.eye(m, dtype=torch.float64), atol=1e-12)
+    expected = torch.linalg.inv(torch.linalg.cholesky(K))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_an_inverse_is_as_accurate_as_solving():
-    """The factor of a covariance matrix with the jitter that is the least that training adds."""
+@pytest.mark.parametrize("bad", [0, LEAF, 2 * LEAF + 4])
+def test_what_is_not_positive_definite_has_no_inverse_factor(bad):
+    K = torch.eye(2 * LEAF + 5, dtype=torch.float64)
+    K[bad, bad] = -1.0
+    assert inverse_cholesky(K.clone()) is None
+    K[bad, bad] = torch.nan
+    assert inverse_cholesky(K) is None
+
+
+def test_products_with_the_inverse_factor_are_better_than_float32():
+    """Of a covariance matrix with the jitter that is the least that training adds."""
     x = torch.linspace(0, 1, 2 * LEAF + 40, dtype=torch.float64)
     K = torch.exp(-0.5 * ((x[:, None] - x) / 0.3) ** 2)
     K.diagonal().add_(1e-6)
     L, B = torch.linalg.cholesky(K), K[:, ::7]
     solved = torch.linalg.solve_triangular(L, B, upper=False)
-    found = triangular_product(inverse(L), B, upper=False)
-    np.testing.assert_allclose(found, solved, atol=1e-9)
+    found = triangular_product(inverse_cholesky(K.clone()), B, upper=False)
+    np.testing.assert_allclose(found, solved, atol=3e-8)

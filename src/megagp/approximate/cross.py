@@ -21,7 +21,7 @@ from megagp.distributed import Ranks
 from megagp.kernels import RBF, Kernel, Matern12, Matern32, Matern52, Stationary, Sum
 
 Formula: TypeAlias = Callable[[Tensor, Tensor | None], None]
-# From rows of X and the tile of K for them to the weights G, n' x m as K is.
+# From rows of X and the tile of K for them to the weights G, n' x m as K is, of either precision.
 Weight: TypeAlias = Callable[[slice, Tensor], Tensor]
 
 # By its first row, a tile of K and what its derivative needs.
@@ -89,9 +89,11 @@ class CrossCovariance:
         return K
 
     def square(self) -> Tensor:
-        """K(Z, Z), with a diagonal that no distance was rounded for."""
-        K = torch.cat([K for _, K in self.blocks(self.Z, self._of_Z)])
-        K = 0.5 * (K + K.T)
+        """K(Z, Z), symmetric but for roundoff; its diagonal is that of no rounded distance.
+
+        Not to be changed.
+        """
+        K = _joined(self.blocks(self.Z, self._of_Z))
         K.diagonal().copy_(self.kernel.diagonal(self.Z).detach())
         return K
 
@@ -167,6 +169,10 @@ class Tiles:
         """Rows, and K for them, which is not to be changed."""
         return self.cross.blocks(self.X, self._kept)
 
+    def whole(self) -> Tensor:
+        """All tiles as one, n x m, which is not to be changed."""
+        return _joined(self.blocks())
+
     def derivative(self, weight: Weight) -> Derivative:
         """Of Σ G * K(X, Z) with G = weight(rows, K), held fixed."""
         return self.cross.derivative(self.X, weight, self._kept)
@@ -234,8 +240,9 @@ class _Radial(_Term):
         left = torch.cat([f, f.square(), torch.ones_like(f[:, :1])], 1)
         # Wᵀ [f, f², 1] in one product.
         for rows in _strips(len(f), len(self._g)):
-            self._by_scale += G[rows].reshape(-1) @ tape.K[rows].reshape(-1)
-            self._sums.addmm_(slope[rows].mul_(G[rows]).T, left[rows])
+            weights = G[rows].double()
+            self._by_scale += weights.reshape(-1) @ tape.K[rows].reshape(-1)
+            self._sums.addmm_(slope[rows].mul_(weights).T, left[rows])
 
     def collect(self) -> Derivative:
         kernel, g = self._kernel, self._g
@@ -300,7 +307,7 @@ class _Differentiated(_Term):
         if not tape.K.requires_grad:
             return
         found = torch.autograd.grad(
-            tape.K, tape.saved, G, allow_unused=True, materialize_grads=True
+            tape.K, tape.saved, G.double(), allow_unused=True, materialize_grads=True
         )
         for name, g in zip(self._totals, found, strict=False):
             self._totals[name] += g
@@ -314,6 +321,12 @@ class _Differentiated(_Term):
     def _clear(self) -> None:
         self._totals = {n: torch.zeros_like(v) for n, v in _free_values(self._kernel).items()}
         self._dZ = torch.zeros_like(self._Z)
+
+
+def _joined(blocks: Iterator[tuple[slice, Tensor]]) -> Tensor:
+    """Tiles below each other; one alone is not copied."""
+    tiles = [K for _, K in blocks]
+    return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
 
 def _summands(kernel: Kernel, prefix: str = "") -> list[tuple[str, Kernel]]:

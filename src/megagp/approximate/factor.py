@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from megagp.approximate.triangular import inverse_cholesky
 from megagp.distributed import ALONE, Ranks
 
 # Factors by which jitter is raised until there is a factor.
@@ -52,15 +54,34 @@ def factorise(K: Tensor, share: float, ranks: Ranks = ALONE) -> Factor:
     return Factor(tensors["L"], **header)
 
 
+def inverse_factor(K: Tensor, share: float) -> tuple[Tensor, float]:
+    """L⁻¹, and the share of jitter that it took."""
+    W, share, _ = _jittered(K, share, inverse_cholesky)
+    return W, share
+
+
 def _factor(K: Tensor, share: float) -> Factor:
+    return Factor(*_jittered(K, share, _cholesky))
+
+
+def _cholesky(K: Tensor) -> Tensor | None:
+    L: Tensor
+    L, info = torch.linalg.cholesky_ex(K)
+    return L if int(info) == 0 and bool(L.diagonal().isfinite().all()) else None
+
+
+def _jittered(
+    K: Tensor, share: float, attempt: Callable[[Tensor], Tensor | None]
+) -> tuple[Tensor, float, float]:
+    """What `attempt` makes of K with the least jitter that it succeeds with; its share, and it."""
     mean = float(K.diagonal().mean())
     for factor in RAISES:
         jitter = factor * share * mean
         C = K.clone()
         C.diagonal().add_(jitter)
-        L, info = torch.linalg.cholesky_ex(C)
-        if int(info) == 0 and bool(L.diagonal().isfinite().all()):
-            return Factor(L, factor * share, jitter)
+        found = attempt(C)
+        if found is not None:
+            return found, factor * share, jitter
     raise ValueError(
         f"jitter: expected K(Z, Z) to be positive definite with up to {RAISES[-1] * share:.2g} of "
         "its diagonal added, got a failed factorisation; raise jitter, or check the kernel"

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from megagp.approximate.cross import Tiles
-from megagp.approximate.factor import factorise
+from megagp.approximate.factor import inverse_factor
 from megagp.approximate.triangular import (
-    inverse,
+    congruent,
+    inverse_cholesky,
     lower_product,
     mirrored,
     triangular_product,
@@ -93,10 +94,9 @@ class Whitened:
 
 def whitened(tiles: Tiles, share: float) -> Whitened:
     """With jitter of at least that share of the diagonal."""
-    factor = factorise(tiles.cross.square(), share)
-    W = inverse(factor.L)
-    A = triangular_product(W, torch.cat([K for _, K in tiles.blocks()]).T, upper=False)
-    return Whitened(tiles, W, A, factor.share)
+    W, share = inverse_factor(tiles.cross.square(), share)
+    A = triangular_product(W, tiles.whole().T, upper=False)
+    return Whitened(tiles, W, A, share)
 
 
 def natural_step(
@@ -113,8 +113,13 @@ def natural_step(
     precision.add_(mirrored(lower_product(A, A.T)), alpha=factor).diagonal().add_(rate)
     natural = (1 - rate) * (q.precision @ q.mu) + factor * (A @ batch.errors)
     # Of the matrix upside down, so that the inverse of its factor is upper triangular.
-    C = torch.linalg.cholesky(precision.flip(0, 1))
-    R = inverse(C).flip(0, 1)
+    W = inverse_cholesky(precision.flip(0, 1))
+    if W is None:
+        raise ValueError(
+            f"natural_rate: expected steps that leave q a variance, got none at {rate:.2g}; "
+            "lower it"
+        )
+    R = W.flip(0, 1)
     return Variational(R.T @ (R @ natural), R, precision)
 
 
@@ -136,10 +141,9 @@ def stochastic_bound(at: Whitened, batch: Batch, noise_variance: float, q: Varia
     value = -0.5 * batch.share * (b * p * math.log(2 * math.pi * s) + misfit / s) - q.divergence()
     G = torch.empty(b, m, dtype=kind)
     triangular_product(W.T, A_bar.mul_(weight), upper=True, out=G.T)
-    half = triangular_product(W.T, mirrored(lower_product(A_bar, A.T)), upper=True)
-    D = mirrored(lower_product(half, W)).double().mul_(-0.5)
-    total = at.tiles.derivative(lambda rows, K: G[rows].double()) + cross.square_derivative(D)
-    jitter = at.share * float(D.diagonal().sum()) / m
+    D = congruent(W, lower_product(A_bar, A.T)).mul_(-0.5)
+    total = at.tiles.derivative(lambda rows, K: G[rows]) + cross.square_derivative(D)
+    jitter = at.share * float(D.diagonal().sum(dtype=torch.float64)) / m
     own = cross.diagonal_derivative(batch.X, -0.5 * p * weight, jitter)
     by_name = (total + own).hyperparameters
     by_name["noise_variance"] = torch.tensor(

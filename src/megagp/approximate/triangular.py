@@ -30,11 +30,27 @@ def lower_product(A: Tensor, B: Tensor) -> Tensor:
     return out
 
 
-def inverse(L: Tensor) -> Tensor:
-    """L⁻¹ for lower triangular L."""
-    out = torch.zeros(L.shape, dtype=L.dtype)
-    _inverse(L, out)
-    return out
+def congruent(W: Tensor, M: Tensor) -> Tensor:
+    """Wᵀ S W, symmetric, for lower triangular W and the symmetric S with lower triangle M.
+
+    With half of S's diagonal in M, S = M + Mᵀ, and of Wᵀ M W both factors are triangular. M, above
+    whose diagonal there must be zeros, is changed.
+    """
+    M.diagonal().mul_(0.5)
+    half = torch.empty_like(M)
+    _lower_lower(M, W, half)
+    whole = torch.empty_like(M)
+    _upper_lower(W.T, half, whole)
+    return whole + whole.T
+
+
+def inverse_cholesky(K: Tensor) -> Tensor | None:
+    """L⁻¹ for K = L Lᵀ, or None where K is not positive definite.
+
+    Of K the lower triangle is read, and used up.
+    """
+    out = torch.zeros(K.shape, dtype=K.dtype)
+    return out if _inverse_cholesky(K, out) and bool(out.diagonal().isfinite().all()) else None
 
 
 def mirrored(L: Tensor) -> Tensor:
@@ -67,18 +83,59 @@ def _lower(A: Tensor, B: Tensor, out: Tensor) -> None:
     torch.mm(A[two], B[:, one], out=out[two, one])
 
 
-def _inverse(L: Tensor, out: Tensor) -> None:
-    """L⁻¹₂₁ = -L₂₂⁻¹ L₂₁ L₁₁⁻¹."""
-    if len(L) <= LEAF:
-        eye = torch.eye(len(L), dtype=L.dtype)
-        out.copy_(torch.linalg.solve_triangular(L, eye, upper=False))
+def _lower_lower(A: Tensor, B: Tensor, out: Tensor) -> None:
+    """The lower triangle of A B for two lower triangular matrices; blocks above are not set."""
+    if len(A) <= LEAF:
+        torch.mm(A, B, out=out)
         return
-    one, two = _halves(len(L))
-    _inverse(L[one, one], out[one, one])
-    _inverse(L[two, two], out[two, two])
-    right = triangular_product(out[one, one].T, L[two, one].T, upper=True).T
+    one, two = _halves(len(A))
+    _lower_lower(A[one, one], B[one, one], out[one, one])
+    _lower_lower(A[two, two], B[two, two], out[two, two])
+    _product(A[two, two], B[two, one], False, out[two, one])
+    out[two, one].addmm_(A[two, one], B[one, one])
+
+
+def _upper_lower(A: Tensor, B: Tensor, out: Tensor) -> None:
+    """A B for upper triangular A and lower triangular B."""
+    if len(A) <= LEAF:
+        torch.mm(A, B, out=out)
+        return
+    one, two = _halves(len(A))
+    _upper_lower(A[one, one], B[one, one], out[one, one])
+    out[one, one].addmm_(A[one, two], B[two, one])
+    _upper_lower(A[two, two], B[two, two], out[two, two])
+    _product(A[two, two], B[two, one], True, out[two, one])
+    _product(B[two, two].T, A[one, two].T, True, out[one, two].T)
+
+
+def _inverse_cholesky(K: Tensor, out: Tensor) -> bool:
+    """W = L⁻¹: with L₂₁ = K₂₁ W₁₁ᵀ and L₂₂ L₂₂ᵀ = K₂₂ - L₂₁ L₂₁ᵀ, W₂₁ = -W₂₂ L₂₁ W₁₁."""
+    if len(K) <= LEAF:
+        L, info = torch.linalg.cholesky_ex(K)
+        eye = torch.eye(len(K), dtype=K.dtype)
+        out.copy_(torch.linalg.solve_triangular(L, eye, upper=False))
+        return int(info) == 0
+    one, two = _halves(len(K))
+    if not _inverse_cholesky(K[one, one], out[one, one]):
+        return False
+    L = triangular_product(out[one, one], K[two, one].T, upper=False).T
+    _downdate(K[two, two], L)
+    if not _inverse_cholesky(K[two, two], out[two, two]):
+        return False
+    right = triangular_product(out[one, one].T, L.T, upper=True).neg_().T
     triangular_product(out[two, two], right, upper=False, out=out[two, one])
-    out[two, one].neg_()
+    return True
+
+
+def _downdate(K: Tensor, A: Tensor) -> None:
+    """K -= A Aᵀ, of which the lower triangle is right."""
+    if len(K) <= LEAF:
+        K.addmm_(A, A.T, alpha=-1)
+        return
+    one, two = _halves(len(K))
+    _downdate(K[one, one], A[one])
+    _downdate(K[two, two], A[two])
+    K[two, one].addmm_(A[two], A[one].T, alpha=-1)
 
 
 def _halves(m: int) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""The memory that a piece of work takes."""
+"""The memory that a piece of work takes, and keeps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+import torch
+
 # Between looks at the memory in use, in seconds.
 INTERVAL = 0.01
 PAGES = Path("/proc/self/statm")
+# Just below the largest block from which glibc's malloc learns.
+KEPT = (32 << 20) - (1 << 13)
+
+
+def keep_freed() -> None:
+    """Have matrices of a few megabytes that are freed kept for the next ones, up to 64 MB.
+
+    For loops that make and free many of them: glibc returns such blocks to the system, which clears
+    every page before it hands it out again, until a larger one has been freed (mallopt(3),
+    M_MMAP_THRESHOLD). Elsewhere it does nothing.
+    """
+    torch.empty(KEPT, dtype=torch.uint8)
 
 
 class MemoryWatch:

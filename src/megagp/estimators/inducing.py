@@ -24,6 +24,7 @@ from megagp.distributed import Ranks, check_same, spread
 from megagp.estimators.base import Array, Regressor, one_of
 from megagp.kernels import Hyperparameter
 from megagp.mean import MEANS
+from megagp.memory import keep_freed
 from megagp.progress import Progress
 
 
@@ -95,6 +96,7 @@ class InducingRegressor(Regressor):
 
     def _start(self, X: Tensor, seed: int, ranks: Ranks) -> InducingParameters:
         """Hyperparameters and inducing points to start from."""
+        keep_freed()
         kernel = self._start_kernel(X)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
 

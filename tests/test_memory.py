@@ -1,0 +1,54 @@
+"""What is held, and what is kept."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from megagp.memory import MemoryWatch
+
+# Page faults of the last steps of training on minibatches.
+TRAINING = """
+import resource
+import numpy as np
+from megagp import SVGPRegressor
+from megagp.approximate import stochastic
+from megagp.estimators import inducing
+
+if not {keep}:
+    inducing.keep_freed = lambda: None
+seen, step = [], stochastic._Run.step
+
+def counted(run, rows):
+    seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+    return step(run, rows)
+
+stochastic._Run.step = counted
+X = np.random.default_rng(0).normal(size=(6 * 1024, 4))
+model = SVGPRegressor(
+    inducing_points=512, inducing_start="random", epochs=3, polish=False, random_state=0
+)
+model.fit(X, np.sin(X[:, 0]))
+print(seen[-1] - seen[6])
+"""
+
+
+def faults(keep):
+    command = [sys.executable, "-c", TRAINING.format(keep=keep)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc's malloc")
+def test_matrices_that_a_step_frees_are_kept_for_the_next():
+    assert faults(True) < 0.2 * faults(False)
+
+
+def test_memory_that_was_held_for_a_while_is_seen():
+    with MemoryWatch() as memory:
+        if memory._start is None:
+            pytest.skip("the system does not say")
+        held = bytearray(50_000_000)
+        held[::4096] = b"x" * len(held[::4096])
+        del held
+    assert 40e6 < memory.most < 80e6

@@ -72,9 +72,8 @@ def test_a_resumed_fit_ends_where_it_would_have(tmp_path, monkeypatch, uninterru
     assert model.n_iter_ == expected.n_iter_
 
 
-@pytest.mark.parametrize(("stop", "kept"), [(2, 1), (3, 3)])
-def test_a_step_that_was_refused_is_refused_again(tmp_path, monkeypatch, stop, kept):
-    """Without its solve, once the evaluation after it is kept."""
+@pytest.mark.parametrize("stop", [2, 3])
+def test_a_step_that_was_refused_is_refused_again_without_its_solve(tmp_path, monkeypatch, stop):
     monkeypatch.setattr(objective_module, "MANY_POINTS", N)
     whole, places = objective_module.stochastic, []
 
@@ -93,7 +92,7 @@ def test_a_step_that_was_refused_is_refused_again(tmp_path, monkeypatch, stop, k
     with pytest.raises(Interrupted):
         fit_until(monkeypatch, regressor(tmp_path, training="lbfgs"), stop)
     model = regressor(tmp_path, training="lbfgs")
-    assert fit_until(monkeypatch, model, 100) == made - kept
+    assert fit_until(monkeypatch, model, 100) == made - stop
     X, _ = data()
     np.testing.assert_allclose(model.predict(X[:9]), expected.predict(X[:9]), rtol=1e-6)
     assert model.n_iter_ == expected.n_iter_
@@ -178,6 +177,44 @@ def test_the_journal_keeps_tensors_of_the_last_and_the_best(tmp_path):
     assert [list(state) for state in kept] == [[], ["x"], [], ["x"]]
     assert float(kept[1]["x"][0]) == 1.0
     assert again.recall(np.array([7.0])) is None
+
+
+def test_failures_are_kept_in_their_places(tmp_path):
+    """Before an evaluation, several at one θ, and after the last, where a leg may end."""
+
+    def at(value):
+        return np.array([value])
+
+    first = journal(tmp_path)
+    record(first, 1.0)
+    for value in (2.0, 2.0, 3.0):
+        first.fail({"theta": [value], "says": str(value)})
+    record(first, 4.0)
+    first.fail({"theta": [5.0], "says": "5.0"})
+    again = journal(tmp_path)
+    assert again.failed(at(1.0)) is None
+    assert again.recall(at(1.0)) is not None
+    assert [again.failed(at(value))["says"] for value in (2.0, 2.0)] == ["2.0", "2.0"]
+    assert again.failed(at(2.0)) is None  # it was asked for no third time
+    assert again.failed(at(3.0))["says"] == "3.0"
+    assert again.recall(at(4.0)) is not None
+    assert again.failed(at(6.0)) is None
+    assert again.failed(at(5.0))["says"] == "5.0"
+    record(again, 6.0)
+    assert journal(tmp_path).steps == 3
+
+
+def test_a_failure_elsewhere_leaves_the_journal(tmp_path):
+    first = journal(tmp_path)
+    first.fail({"theta": [2.0], "says": ""})
+    first.fail({"theta": [3.0], "says": ""})
+    record(first, 4.0)
+    again = journal(tmp_path)
+    assert again.failed(np.array([2.0])) is not None
+    again.fail({"theta": [3.5], "says": ""})
+    last = journal(tmp_path)
+    assert last.steps == 0
+    assert [last.failed(np.array([t])) is not None for t in (2.0, 3.0, 3.5)] == [True, False, True]
 
 
 def test_a_journal_that_took_another_way_is_left_there(tmp_path):

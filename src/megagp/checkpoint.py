@@ -55,7 +55,9 @@ class Checkpoint:
         self.seed = int(header.get("seed", seed))
         self._entries: list[dict[str, Any]] = header.get("entries", [])
         self._tensors = tensors
-        self._at = 0
+        # Evaluations after the last entry that came to nothing, and how many such are behind.
+        self._failures: list[dict[str, Any]] = header.get("failures", [])
+        self._at = self._behind = 0
 
     @property
     def steps(self) -> int:
@@ -67,34 +69,61 @@ class Checkpoint:
         if self._at == len(self._entries):
             return None
         entry = self._entries[self._at]
-        before = np.array(entry["theta"])
-        if before.shape != theta.shape or not np.allclose(before, theta, rtol=1e-6, atol=1e-9):
-            # Another machine or version took another way here; what follows is of no use.
-            del self._entries[self._at :]
+        if not _same(entry["theta"], theta):
+            self._leave()
             return None
         self._at += 1
+        self._behind = 0
         return entry, self._state_of(self._at - 1)
 
-    def ahead(self) -> dict[str, Any]:
-        """What `recall` would find of the next evaluation, wherever that was made; or nothing."""
-        return self._entries[self._at] if self._at < len(self._entries) else {}
+    def failed(self, theta: NDArray[np.float64]) -> dict[str, Any] | None:
+        """What `fail` was told of the next evaluation, if that was made before, at this θ."""
+        known = self._known_failures()[self._behind :]
+        if not known or not _same(known[0]["theta"], theta):
+            return None
+        self._behind += 1
+        return known[0]
+
+    def fail(self, failure: dict[str, Any]) -> None:
+        """Keep that an evaluation came to nothing: `theta`, and other JSON."""
+        self._leave()
+        self._failures.append(failure)
+        self._behind = len(self._failures)
+        self._save()
+
+    def _known_failures(self) -> list[dict[str, Any]]:
+        """Those between the last entry that was recalled and the next."""
+        if self._at == len(self._entries):
+            return self._failures
+        found: list[dict[str, Any]] = self._entries[self._at].get("failures", [])
+        return found
+
+    def _leave(self) -> None:
+        """Another machine or version took another way from here; what follows is of no use."""
+        self._failures = self._known_failures()[: self._behind]
+        del self._entries[self._at :]
 
     def record(self, entry: dict[str, Any], state: State) -> None:
         """Keep what an evaluation found: `loss`, `theta` and other JSON, and its tensors."""
+        self._leave()
         index = len(self._entries)
-        self._entries.append(entry)
-        self._at = index + 1
+        self._entries.append({**entry, "failures": self._failures})
+        self._at, self._behind, self._failures = index + 1, 0, []
         self._tensors |= {f"{index}.{name}": T for name, T in state.items()}
         alike = [i for i, e in enumerate(self._entries) if e["n"] == entry["n"]]
         best = min(alike, key=lambda i: self._entries[i]["loss"])
         # Training goes back to the best at the end of a phase, or on from the last.
         keep = (f"{index}.", f"{best}.")
         self._tensors = {name: T for name, T in self._tensors.items() if name.startswith(keep)}
+        self._save()
+
+    def _save(self) -> None:
         if self.ranks.first:
             newest = self.folder / JOURNAL
             if newest.exists():
                 newest.replace(self.folder / PREVIOUS)
-            self._write(newest, {"entries": self._entries}, self._tensors)
+            journal = {"entries": self._entries, "failures": self._failures}
+            self._write(newest, journal, self._tensors)
 
     def solving(
         self, purpose: str, theta: NDArray[np.float64], detail: str = ""
@@ -184,6 +213,11 @@ class SolveInProgress:
             return {}, {}
         same = header.get("facts") == self._checkpoint._facts and header.get("solve") == self._name
         return {}, tensors if same else {}
+
+
+def _same(before: list[float], theta: NDArray[np.float64]) -> bool:
+    at = np.array(before)
+    return at.shape == theta.shape and np.allclose(at, theta, rtol=1e-6, atol=1e-9)
 
 
 def digest(T: Tensor) -> str:

@@ -17,13 +17,13 @@ KEPT = (32 << 20) - (1 << 13)
 
 
 def keep_freed() -> None:
-    """Have matrices of a few megabytes that are freed kept for the next ones, up to 64 MB.
+    """Have matrices of a few megabytes that are freed kept for the next ones, by this process.
 
     For loops that make and free many of them: glibc returns such blocks to the system, which clears
     every page before it hands it out again, until a larger one has been freed (mallopt(3),
     M_MMAP_THRESHOLD). Elsewhere it does nothing.
     """
-    torch.empty(KEPT, dtype=torch.uint8)
+    torch.empty(KEPT, dtype=torch.uint8, device="cpu")
 
 
 class MemoryWatch:

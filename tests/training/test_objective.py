@@ -1,5 +1,6 @@
 """The loss: minus the log likelihood per observation, and its gradient by θ."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -183,6 +184,8 @@ def test_trial_steps_of_many_points_to_where_float32_fails_are_refused_at_first(
         assert loss == np.inf
         assert np.isnan(gradient).all()
         assert isinstance(f.failure, RefusedError)
+        P, f._P = weakref.ref(f._P), None
+        assert P() is None  # the failure holds on to nothing large
         assert f.operator.dtype == torch.float32
         assert -f.last.value / n == start
     loss, _ = f(lower, hold=True)

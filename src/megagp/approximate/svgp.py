@@ -8,7 +8,8 @@ KL = ½ (p tr S + ‖μ‖² - p m - p log|S|)
 (Hensman et al. 2013, eq. 4, for u whitened). S is the same for all p outputs, as it is at the
 optimum. By A the derivative is Ā = n/bσ² (p (I - S) A + μ rᵀ); by K(Z, Z) it is
 -½ L⁻ᵀ sym(Ā Aᵀ) L⁻¹, where sym mirrors the lower triangle.
-L⁻¹ is formed: its error is no larger than that of solving with L, products with it are faster.
+L⁻¹ is formed: products with it are faster than solves with L, and with jitter of 1e-6 better than
+float32.
 A and L are float64. What follows from A, gradients most of all, is in the type
 of R: what float32 takes from them is nothing beside what another minibatch would change.
 Time O(b m² + m³) for a step, memory O(m² + b m).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -49,6 +48,10 @@ LEAST_ROUNDING, ROUNDING_PER_POINT, MOST_ROUNDING = 2e-3, 3e-7, 0.03
 # Of many points, so many trial steps to where float32 fails are refused, in place of going over to
 # float64, which costs three times as much and stays: a shorter one may do.
 REFUSALS = 2
+
+
+# Of an evaluation; others are errors of the program or its data.
+FAILURES = (ValueError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 class RefusedError(ValueError):
@@ -162,9 +165,7 @@ class Objective:
         # Solves with entries in float32 did not converge.
         self.float32_failed = False
         self._P: Preconditioner | None = None
-        # Refusals left, and those since the last evaluation that was made.
         self._refusals = REFUSALS if len(Y) >= MANY_POINTS else 0
-        self._refused: list[Vector] = []
 
     @property
     def noise_level(self) -> float:
@@ -196,11 +197,13 @@ class Objective:
         at = self._state
         same = at is not None and np.array_equal(at.theta, theta) and draw in (None, at.draw)
         if not same:
+            self.failure = None
             try:
                 found = self._evaluate(draw or 0, hold)
-            except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
-                # No positive definite K̂ at this θ: the optimiser shortens its step.
-                self.failure = error
+            except FAILURES as error:
+                # No positive definite K̂ at this θ: the optimiser shortens its step. What the
+                # traceback holds on to is as large as a fit.
+                self.failure = error.with_traceback(None)
                 return self._agreed(np.inf, np.full(len(theta), np.nan))
             self._state = State(theta.copy(), draw or 0, found)
         size = self.Y.numel()
@@ -249,7 +252,7 @@ class Objective:
             found = dense(covariance, self.Y, self.H)
             self.tally.kernel_evaluations += n * n
             return found
-        found = self._recalled() or self._solved(covariance, draw, hold)
+        found = self._recalled() or self._noted(covariance, draw, hold)
         steps, rank = int(found.solve.iterations.max()), self._rank
         self.tally.iterations += steps
         self.tally.kernel_evaluations += float(n) * n / 2 * (steps + 1) + 2.0 * n * rank
@@ -263,6 +266,18 @@ class Objective:
             return None
         return self.checkpoint.solving(purpose, self.parameters.get(), detail)
 
+    def _noted(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
+        """An evaluation by solves; if it fails, the checkpoint knows."""
+        try:
+            return self._solved(covariance, draw, hold)
+        except FAILURES as error:
+            refused = isinstance(error, RefusedError)
+            self._refusals -= refused
+            if self.checkpoint is not None:
+                theta = self.parameters.get().tolist()
+                self.checkpoint.fail({"theta": theta, "refused": refused, "says": str(error)})
+            raise
+
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
         self._P = None  # not both at once: each takes most of the memory of a fit
@@ -270,8 +285,8 @@ class Objective:
         start = None if self.last is None else self.last.solutions
         found = self._stochastic(covariance, P, draw, start)
         failed, single = not found.solve.converged, self.operator.dtype == torch.float32
-        if failed and single and hold and self._refusals:
-            self._refuse()
+        if failed and single and hold and self._refusals > 0:
+            raise RefusedError("solves with entries in float32 did not converge")
         self.refine = found.refined
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
@@ -290,17 +305,10 @@ class Objective:
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
             facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "refine": self.refine}
             facts["float32_failed"] = self.float32_failed
-            facts["refused"] = [theta.tolist() for theta in self._refused]
             self.checkpoint.record(
                 {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
             )
-        self._refused.clear()
         return found
-
-    def _refuse(self) -> NoReturn:
-        self._refusals -= 1
-        self._refused.append(self.parameters.get())
-        raise RefusedError("solves with entries in float32 did not converge")
 
     def _stochastic(
         self, covariance: Covariance, P: Preconditioner, draw: int, start: Tensor | None
@@ -348,10 +356,10 @@ class Objective:
         if self.checkpoint is None:
             return None
         theta = self.parameters.get()
-        # A refusal is noted with the evaluation after it: one by itself would be made again.
-        before = self.checkpoint.ahead().get("refused", [])[len(self._refused) :]
-        if before and np.allclose(before[0], theta, rtol=1e-6, atol=1e-9):
-            self._refuse()
+        failure = self.checkpoint.failed(theta)
+        if failure is not None:
+            self._refusals -= failure["refused"]
+            raise (RefusedError if failure["refused"] else ValueError)(failure["says"])
         recalled = self.checkpoint.recall(theta)
         if recalled is None:
             return None
@@ -360,5 +368,4 @@ class Objective:
         self._rank = entry["rank"]
         self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
         self.refine, self.float32_failed = entry["refine"], entry["float32_failed"]
-        self._refused.clear()
         return unpack(entry, state, self.Y, self.H)

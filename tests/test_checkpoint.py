@@ -1,7 +1,5 @@
 """Interrupted fits: resumed they end where they would have, and never from what is not theirs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from megagp.covariance import Covariance
 from megagp.kernels import Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky
-from megagp.solvers import Status, pcg, solve
+from megagp.solvers import pcg, solve
 from megagp.training import objective as objective_module
 
 N = 1600  # above which the likelihood is no longer dense
@@ -73,22 +71,19 @@ def test_a_resumed_fit_ends_where_it_would_have(tmp_path, monkeypatch, uninterru
 
 
 @pytest.mark.parametrize("stop", [2, 3])
-def test_a_step_that_was_refused_is_refused_again_without_its_solve(tmp_path, monkeypatch, stop):
-    monkeypatch.setattr(objective_module, "MANY_POINTS", N)
+def test_a_step_that_failed_fails_again_without_its_solve(tmp_path, monkeypatch, stop):
     whole, places = objective_module.stochastic, []
 
     def stochastic(covariance, *args, **options):
-        found, here = whole(covariance, *args, **options), float(covariance.noise[0])
-        places.append(here)
-        if places.index(here) != 1:
-            return found
-        broken = (Status.BREAKDOWN,) * len(found.solve.status)
-        return replace(found, solve=replace(found.solve, status=broken))
+        places.append(float(covariance.noise[0]))
+        if places.index(places[-1]) == 1:
+            raise ValueError("no likelihood here")
+        return whole(covariance, *args, **options)
 
     monkeypatch.setattr(objective_module, "stochastic", stochastic)
     expected = regressor(None, training="lbfgs").fit(*data())
     made = len(places)
-    assert expected.diagnostics_["phases"][-1]["evaluations"] == made  # none again in float64
+    assert made == expected.n_iter_
     with pytest.raises(Interrupted):
         fit_until(monkeypatch, regressor(tmp_path, training="lbfgs"), stop)
     model = regressor(tmp_path, training="lbfgs")

@@ -7,7 +7,6 @@ import pytest
 from scipy.optimize import minimize
 
 from megagp.kernels import Hyperparameter, Matern32
-from megagp.training.objective import RefusedError
 from megagp.training.optimisers import CAUTIOUS, SHORTER, WILD, _least, adam, lbfgs
 from megagp.training.parameters import LARGEST_RATIO, Parameters
 
@@ -290,17 +289,3 @@ def test_lbfgs_gives_up_a_step_that_gains_nothing_when_shortened():
     lbfgs(objective, 10, quiet)
     assert len(objective.calls) == 2
     np.testing.assert_array_equal(objective.parameters.get(), here)
-
-
-@pytest.mark.parametrize(
-    ("failure", "shorter"), [(RefusedError(), SHORTER[1]), (ValueError(), SHORTER[0])]
-)
-def test_lbfgs_shortens_a_refused_step_less_than_one_into_nowhere(failure, shorter):
-    def spoil(call, theta, loss, gradient):
-        return (np.inf, np.full(4, np.nan)) if call == 2 else (loss, gradient)
-
-    objective = Bowl(CENTRE, spoil)
-    objective.failure = failure
-    lbfgs(objective, 1, quiet)
-    (start, _), (far, _), (near, _) = objective.calls
-    np.testing.assert_allclose(near - start, shorter * (far - start))

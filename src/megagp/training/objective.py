@@ -45,17 +45,8 @@ SUSPECT_ROUNDING = 0.06
 # A change of c moves the best noise by about a share of 4 c: it goes as the noise to the power -2,
 # against a curvature of ½.
 LEAST_ROUNDING, ROUNDING_PER_POINT, MOST_ROUNDING = 2e-3, 3e-7, 0.03
-# Of many points, so many trial steps to where float32 fails are refused, in place of going over to
-# float64, which costs three times as much and stays: a shorter one may do.
-REFUSALS = 2
-
-
 # Of an evaluation; others are errors of the program or its data.
 FAILURES = (ValueError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-
-
-class RefusedError(ValueError):
-    """Solves with entries in float32 failed at θ, and a shorter step is to be tried first."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +156,6 @@ class Objective:
         # Solves with entries in float32 did not converge.
         self.float32_failed = False
         self._P: Preconditioner | None = None
-        self._refusals = REFUSALS if len(Y) >= MANY_POINTS else 0
 
     @property
     def noise_level(self) -> float:
@@ -190,8 +180,7 @@ class Objective:
         """Loss and gradient at θ; not finite where there is none.
 
         draw: number of the set of probes; None for whichever the last call at this θ used.
-        hold: a trial step, with the pivots of the last call, so that losses can be compared; of
-        many points, none where float32 fails, the first times.
+        hold: with the pivots of the last call, so that losses can be compared.
         """
         self.parameters.set(theta)
         at = self._state
@@ -271,11 +260,9 @@ class Objective:
         try:
             return self._solved(covariance, draw, hold)
         except FAILURES as error:
-            refused = isinstance(error, RefusedError)
-            self._refusals -= refused
             if self.checkpoint is not None:
                 theta = self.parameters.get().tolist()
-                self.checkpoint.fail({"theta": theta, "refused": refused, "says": str(error)})
+                self.checkpoint.fail({"theta": theta, "says": str(error)})
             raise
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
@@ -285,8 +272,6 @@ class Objective:
         start = None if self.last is None else self.last.solutions
         found = self._stochastic(covariance, P, draw, start)
         failed, single = not found.solve.converged, self.operator.dtype == torch.float32
-        if failed and single and hold and self._refusals > 0:
-            raise RefusedError("solves with entries in float32 did not converge")
         self.refine = found.refined
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
@@ -358,8 +343,7 @@ class Objective:
         theta = self.parameters.get()
         failure = self.checkpoint.failed(theta)
         if failure is not None:
-            self._refusals -= failure["refused"]
-            raise (RefusedError if failure["refused"] else ValueError)(failure["says"])
+            raise ValueError(failure["says"])
         recalled = self.checkpoint.recall(theta)
         if recalled is None:
             return None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from megagp.training.adam import Adam
-from megagp.training.objective import Objective, RefusedError
+from megagp.training.objective import Objective
 from megagp.training.parameters import Vector
 
 # A step after which the loss is worse than the best by this much per observation (nats) is
@@ -163,7 +163,7 @@ def _step(
         finite = bool(np.isfinite(value) and np.isfinite(slope).all())
         if finite and value <= limit + noise:
             return trial, value, slope
-        shorter = SHORTER[isinstance(objective.failure, RefusedError)]
+        shorter = SHORTER[0]
         if finite:
             moved = trial - theta
             falls, rises = float(gradient @ moved), float(slope @ moved)

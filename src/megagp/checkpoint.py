@@ -91,18 +91,6 @@ class Checkpoint:
         self._behind = len(self._failures)
         self._save()
 
-    def _known_failures(self) -> list[dict[str, Any]]:
-        """Those between the last entry that was recalled and the next."""
-        if self._at == len(self._entries):
-            return self._failures
-        found: list[dict[str, Any]] = self._entries[self._at].get("failures", [])
-        return found
-
-    def _leave(self) -> None:
-        """Another machine or version took another way from here; what follows is of no use."""
-        self._failures = self._known_failures()[: self._behind]
-        del self._entries[self._at :]
-
     def record(self, entry: dict[str, Any], state: State) -> None:
         """Keep what an evaluation found: `loss`, `theta` and other JSON, and its tensors."""
         self._leave()
@@ -116,6 +104,18 @@ class Checkpoint:
         keep = (f"{index}.", f"{best}.")
         self._tensors = {name: T for name, T in self._tensors.items() if name.startswith(keep)}
         self._save()
+
+    def _known_failures(self) -> list[dict[str, Any]]:
+        """Those between the last entry that was recalled and the next."""
+        if self._at == len(self._entries):
+            return self._failures
+        found: list[dict[str, Any]] = self._entries[self._at].get("failures", [])
+        return found
+
+    def _leave(self) -> None:
+        """Another machine or version took another way from here; what follows is of no use."""
+        self._failures = self._known_failures()[: self._behind]
+        del self._entries[self._at :]
 
     def _save(self) -> None:
         if self.ranks.first:

@@ -298,11 +298,11 @@ double feature_scale(Family f, double alpha) {  // see radial.h
 }
 
 template <class T>
-AlignedArray<T>::AlignedArray(int64_t size) : size_(size) {
+AlignedArray<T>::AlignedArray(int64_t size, bool zeros) : size_(size) {
     const size_t bytes = (static_cast<size_t>(size) * sizeof(T) + 127) / 64 * 64;
     void* p = std::aligned_alloc(64, bytes);
     if (!p) throw std::bad_alloc();
-    std::memset(p, 0, bytes);
+    if (zeros) std::memset(p, 0, bytes);
     data_.reset(static_cast<T*>(p));
 }
 
@@ -439,6 +439,24 @@ int64_t Plan<T>::task_count() const {
 }
 
 template <class T>
+int64_t Plan<T>::tile_pairs() const {
+    const int64_t rows = ceil_div(n_, TILE), cols = ceil_div(m_, TILE);
+    return symmetric_ ? rows * (rows + 1) / 2 : rows * cols;
+}
+
+template <class T>
+int64_t Plan<T>::bytes_to_keep() const {
+    return tile_pairs() * TILE * TILE * static_cast<int64_t>(sizeof(T));
+}
+
+template <class T>
+void Plan<T>::keep() {
+    kept_ = std::make_unique<Kept>();
+    kept_->entries = AlignedArray<T>(tile_pairs() * TILE * TILE, false);
+    kept_->filled = std::make_unique<bool[]>(tile_pairs());
+}
+
+template <class T>
 void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) const {
     const int64_t rows = ceil_div(n_, PANEL) * PANEL, cols = ceil_div(m_, PANEL) * PANEL;
     const std::vector<int> exponents = column_exponents(v, m_, t);
@@ -461,6 +479,11 @@ void Plan<T>::matmul(const double* v, int64_t t, double* out, const Run& run) co
     j.v_row = j.v_col = rhs.view;
     j.less_one = less_one_;
     j.level = static_cast<T>(level_);
+    std::unique_lock<std::mutex> alone;
+    if (kept_) {
+        alone = std::unique_lock<std::mutex>(kept_->products);
+        j.kept = {kept_->entries.data(), kept_->filled.get()};
+    }
     parallel(task_count(), run, [&](int thread, int64_t task) {
         int64_t I, J;
         panel_pair(task, symmetric_, cols / PANEL, &I, &J);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "ops.h"
@@ -55,7 +56,7 @@ template <class T>
 class AlignedArray {
   public:
     AlignedArray() = default;
-    explicit AlignedArray(int64_t size);
+    explicit AlignedArray(int64_t size, bool zeros = true);
     T* data() const { return data_.get(); }
     int64_t size() const { return size_; }
 
@@ -93,6 +94,11 @@ class Plan {
     // out (n x m, row-major) = K.
     void block(T* out, const Run& run) const;
 
+    // The bytes that `keep` takes, at most: pairs that are culled, or of another share, take none.
+    int64_t bytes_to_keep() const;
+    // From now on products keep the entries that they evaluate. They wait for each other.
+    void keep();
+
     CullingStatistics culling() const;
     // The largest |entry| that products add up, in units of the largest outputscale: 1, or less
     // where it is 1 - k of that component that they add up.
@@ -103,6 +109,13 @@ class Plan {
     void choose_entries();
     void set_cutoffs(const std::vector<ComponentInput>& inputs, double level);
     int64_t task_count() const;
+    int64_t tile_pairs() const;
+
+    struct Kept {
+        AlignedArray<T> entries;
+        std::unique_ptr<bool[]> filled;
+        std::mutex products;
+    };
 
     const InstructionSet& isa_;
     const Ops<T>& ops_;
@@ -116,6 +129,7 @@ class Plan {
     std::vector<PackedPoints<T>> points_;
     std::vector<Component<T>> components_;
     std::vector<double> scales_;  // features are multiplied by this before packing
+    std::unique_ptr<Kept> kept_;
 };
 
 }  // namespace megagp

@@ -132,6 +132,8 @@ class PyPlan {
     }
 
     double summed() const { return plan_.summed(); }
+    int64_t bytes_to_keep() const { return plan_.bytes_to_keep(); }
+    void keep() { plan_.keep(); }
 
   private:
     // The array's own memory, never that of a converted copy.
@@ -453,7 +455,9 @@ void bind_plan(nb::module_& m, const char* name) {
              "share_stop"_a)
         .def("block", &P::block, "out"_a.noconvert(), "threads"_a)
         .def("culling", &P::culling)
-        .def("summed", &P::summed);
+        .def("summed", &P::summed)
+        .def("bytes_to_keep", &P::bytes_to_keep)
+        .def("keep", &P::keep);
 }
 
 }  // namespace

@@ -83,6 +83,14 @@ struct Rhs {
     }
 };
 
+// Tile pairs as products contract them, kept for the next product: [pair][group of columns][row of
+// tile][column in group]. No room: none is kept.
+template <class T>
+struct KeptTiles {
+    T* entries;
+    bool* filled;  // [pair]
+};
+
 template <class T>
 struct Job {
     const Component<T>* components;
@@ -95,6 +103,7 @@ struct Job {
     bool both_sides;  // not symmetric, but contract for the columns as well
     // product: out += K v
     Rhs<T> v_row, v_col;  // v_row: at the row points (symmetric only), v_col: at the column points
+    KeptTiles<T> kept;
     // gradient: B = left . right over 2t or t inner columns, packed like points
     const T* left;   // [row groups][inner][GROUP]
     const T* right;  // [column groups][inner][GROUP]

@@ -469,11 +469,41 @@ bool visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make)
     return any;
 }
 
+// The runs of memory, one for each group of columns, that a block has in a kept tile pair and in k.
+template <class T, class Move>
+void each_run(const Block& block, T* kept, T* k, Move move) {
+    constexpr int64_t G = GROUP<T>;
+    for (int64_t g = 0; g < block.cols; g += G)
+        move(kept + ((block.col + g) / G * TILE + block.row) * G, k + g * block.rows,
+             block.rows * G * sizeof(T));
+}
+
+// In blocks of one shape, whatever the product: entries depend on it in their last bits.
+template <class T>
+void fill(const KernelTile<T>& tile, Workspace<T>& ws, T* kept) {
+    for (Block at{0, 0, WIDE_ROWS<T>, TILE}; at.row < TILE; at.row += at.rows) {
+        tile.evaluate(at, ws.h, ws.k);
+        each_run(at, kept, ws.k, [](T* to, const T* k, size_t n) { __builtin_memcpy(to, k, n); });
+    }
+}
+
 template <class T>
 bool matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
+    const int64_t columns = job.components[0].z.tiles;
     return visit(job, I, J, ws, [&](int64_t i, int64_t j) {
-        return [&, tile = KernelTile<T>(job, i, j)](const Block& block) {
-            tile.evaluate(block, ws.h, ws.k);
+        const KernelTile<T> tile(job, i, j);
+        const int64_t at = job.symmetric ? i * (i + 1) / 2 + j : i * columns + j;
+        T* kept = job.kept.entries ? job.kept.entries + at * TILE * TILE : nullptr;
+        if (kept && !job.kept.filled[at]) {
+            fill(tile, ws, kept);
+            job.kept.filled[at] = true;
+        }
+        return [&, kept, tile](const Block& block) {
+            if (kept)
+                each_run(block, kept, ws.k,
+                         [](const T* from, T* k, size_t n) { __builtin_memcpy(k, from, n); });
+            else
+                tile.evaluate(block, ws.h, ws.k);
         };
     });
 }

@@ -12,6 +12,8 @@ import torch
 # Between looks at the memory in use, in seconds.
 INTERVAL = 0.01
 PAGES = Path("/proc/self/statm")
+# What the containers of Linux may take at most, or "max".
+LIMIT = Path("/sys/fs/cgroup/memory.max")
 # Just below the largest block from which glibc's malloc learns.
 KEPT = (32 << 20) - (1 << 13)
 
@@ -24,6 +26,18 @@ def keep_freed() -> None:
     M_MMAP_THRESHOLD). Elsewhere it does nothing.
     """
     torch.empty(KEPT, dtype=torch.uint8, device="cpu")
+
+
+def installed() -> int:
+    """Bytes of memory that this machine, or its container, has; 0 where the system does not say."""
+    try:
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+    try:
+        return min(found, int(LIMIT.read_text()))
+    except (OSError, ValueError):
+        return found
 
 
 class MemoryWatch:

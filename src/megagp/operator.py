@@ -54,7 +54,8 @@ class KernelOperator:
     dtype: precision in which entries are evaluated; sums and results are float64.
     cull_tolerance: bound on the spectral norm of what may be left out of K, 0 for nothing;
         by default 1e-6 (float32) or 1e-13 (float64) of the largest entry. See `statistics`.
-    cache_budget: bytes; if K fits into them in `dtype`, it is evaluated once and kept.
+    cache_budget: bytes; if K fits into them in `dtype` (native: half of a symmetric K), it is
+        evaluated once and kept.
     ranks: who computes products and gradients together: each its share, and a sum over all.
 
     The kernel is read at each call, so a change to its hyperparameters takes effect.
@@ -113,7 +114,7 @@ class KernelOperator:
         return self._prepare().statistics
 
     def astype(self, dtype: str | torch.dtype) -> KernelOperator:
-        """The same operator with entries evaluated in this precision; it keeps no K."""
+        """The same operator with entries evaluated in this precision."""
         if as_dtype(dtype) == self.dtype:
             return self
         engine: str | Engine = "auto" if self.engine.reason.startswith("auto") else self._engine
@@ -124,6 +125,7 @@ class KernelOperator:
             engine=engine,
             dtype=dtype,
             cull_tolerance=self.cull_tolerance,
+            cache_budget=self.cache_budget,
             ranks=self.ranks,
         )
 
@@ -215,6 +217,8 @@ class KernelOperator:
             tolerance = CULL_TOLERANCE[self.dtype] * largest
         prepared = self._engine.prepare(self.kernel, X, Z, self.dtype, tolerance)
         n, m = self.shape
+        if self.cache_budget and prepared.keep(self.cache_budget):
+            return prepared
         if 0 < n * m * self.dtype.itemsize <= self.cache_budget:
             return Cached(prepared, n, m, self.X.device)
         return prepared

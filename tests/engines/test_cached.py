@@ -6,7 +6,7 @@ import torch
 
 import reference
 from megagp import KernelOperator
-from megagp.engines import Cached, Share, Statistics, TilesEngine
+from megagp.engines import Cached, Share, TilesEngine
 from megagp.engines.cached import CHUNK
 from megagp.kernels import RBF, Matern32
 
@@ -19,7 +19,7 @@ class Counting(TilesEngine):
 
     def __init__(self):
         super().__init__()
-        self.blocks = self.products = self.prepared = 0
+        self.blocks = self.products = self.prepared = self.entries = 0
 
     def prepare(self, *arguments):
         inner = super().prepare(*arguments)
@@ -28,6 +28,7 @@ class Counting(TilesEngine):
 
         def counted_block(rows, cols):
             self.blocks += 1
+            self.entries += len(rows) * len(cols)
             return block(rows, cols)
 
         def counted_matmul(*arguments):
@@ -115,10 +116,12 @@ def test_through_autograd(engine):
         torch.testing.assert_close(plain, kept)
 
 
-def test_nothing_is_culled_from_what_is_kept():
-    X = np.repeat([[0.0], [100.0]], 600, axis=0)
-    operator = KernelOperator(X, RBF(), engine="native", cull_tolerance=1e-3, cache_budget=10**8)
-    assert operator.statistics == Statistics()
+def test_blocks_alone_keep_nothing():
+    engine = Counting()
+    operator = KernelOperator(points(50), RBF(), engine=engine, cache_budget=50 * 50 * 4)
+    operator.block([0, 1])
+    operator.block([2], [3])
+    assert engine.entries == 2 * 50 + 1
 
 
 def test_rows_in_chunks():

@@ -5,6 +5,7 @@ tiles     plain torch: any device, any kernel; the reference
 native    fused SIMD on CPU cores
 triton    fused on CUDA devices
 cached    K kept in memory, where a budget allows it
+keeping   when it should be, and the budget
 sparse    the core's products of sparse rows, for preconditioners
 ordering  neighbours in space as neighbours in memory
 choice    which of them runs a case, and why
@@ -13,6 +14,7 @@ choice    which of them runs a case, and why
 from megagp.engines.base import WHOLE, Engine, Gradient, Prepared, Share, Statistics, Support
 from megagp.engines.cached import Cached
 from megagp.engines.choice import choose
+from megagp.engines.keeping import keeping_budget
 from megagp.engines.native import NativeEngine, instruction_sets
 from megagp.engines.sparse import SparseRows
 from megagp.engines.tiles import TilesEngine
@@ -33,4 +35,5 @@ __all__ = [
     "TritonEngine",
     "choose",
     "instruction_sets",
+    "keeping_budget",
 ]

@@ -121,6 +121,10 @@ class Prepared(ABC):
     def matmul(self, V: Tensor, share: Share = WHOLE) -> Tensor:
         """K @ V for V of shape m x t: n x t, float64."""
 
+    def keep(self, budget: int) -> bool:
+        """Keep entries between products, if this engine does so and all fit into `budget` bytes."""
+        return False
+
     @abstractmethod
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:
         """K[rows][:, cols] for index tensors, in the evaluation dtype."""

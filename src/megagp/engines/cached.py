@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -11,11 +13,18 @@ CHUNK = 16 * 2**20  # bytes of K widened to float64 at a time
 
 
 class Cached(Prepared):
-    """Evaluates K once, in its evaluation dtype, and multiplies by what it kept: O(n m) memory."""
+    """Evaluates K once, in its evaluation dtype, and multiplies by what it kept: O(n m) memory.
+
+    The first product does so: who asks for blocks alone need not pay for all of K.
+    """
 
     def __init__(self, inner: Prepared, n: int, m: int, device: torch.device) -> None:
         self._inner = inner
-        self._K = inner.block(torch.arange(n, device=device), torch.arange(m, device=device))
+        self._rows, self._cols = (torch.arange(count, device=device) for count in (n, m))
+
+    @cached_property
+    def _K(self) -> Tensor:
+        return self._inner.block(self._rows, self._cols)
 
     @property
     def statistics(self) -> Statistics:
@@ -28,6 +37,8 @@ class Cached(Prepared):
         return torch.cat([part.double() @ V for part in torch.split(self._K, rows)])
 
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:
+        if "_K" not in self.__dict__:
+            return self._inner.block(rows, cols)
         return self._K[rows[:, None], cols]
 
     def diagonal(self) -> Tensor:

@@ -230,6 +230,13 @@ class PreparedNative(Prepared):
                 out += part
         return out
 
+    def keep(self, budget: int) -> bool:
+        """Half of a symmetric K, as it is contracted; products are the same but for roundoff."""
+        if self._plan.bytes_to_keep() > budget or self._far_fields:
+            return False
+        self._plan.keep()
+        return True
+
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:
         out = torch.empty(len(rows), len(cols), dtype=self._dtype)
         if out.numel():

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
+from megagp.engines import keeping_budget
 from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import basis
@@ -144,7 +145,9 @@ class Posterior:
 
     @cached_property
     def _K_hat(self) -> Covariance:
-        return Covariance(KernelOperator(self.X, self.kernel, engine=self.engine), self.noise)
+        budget = keeping_budget(self.X)
+        K = KernelOperator(self.X, self.kernel, engine=self.engine, cache_budget=budget)
+        return Covariance(K, self.noise)
 
     @cached_property
     def _preconditioner(self) -> PivotedCholesky:

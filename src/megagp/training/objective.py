@@ -12,6 +12,7 @@ from torch import Tensor
 from megagp.checkpoint import Checkpoint
 from megagp.covariance import Covariance
 from megagp.distributed import ALONE, Ranks
+from megagp.engines import keeping_budget
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
@@ -136,7 +137,12 @@ class Objective:
         self.parameters, self.solving, self.seed = parameters, solving, seed
         self.callback, self.checkpoint = callback, checkpoint
         self.operator = KernelOperator(
-            X, kernel, engine=solving.engine, dtype=solving.dtype, ranks=solving.ranks
+            X,
+            kernel,
+            engine=solving.engine,
+            dtype=solving.dtype,
+            cache_budget=keeping_budget(X),
+            ranks=solving.ranks,
         )
         self.preconditioner = AdaptivePreconditioner(
             rank=solving.rank,

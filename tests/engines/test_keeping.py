@@ -1,0 +1,139 @@
+"""Entries that the native core keeps between products: the same numbers, evaluated once."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from megagp import GPRegressor, KernelOperator, memory
+from megagp.engines import NativeEngine, Share, instruction_sets, keeping_budget
+from megagp.engines.keeping import KEEP_FROM, KEEP_SHARE
+from megagp.kernels import RBF, Linear, Matern32, Sum
+from megagp.training import objective
+
+PLENTY = 10**9
+
+
+def points(n, d, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def pair(X, kernel, Z=None, engine="native", **settings):
+    return (
+        KernelOperator(X, kernel, Z, engine=engine, cache_budget=budget, **settings)
+        for budget in (0, PLENTY)
+    )
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [None, 300])
+def test_the_same_products_whatever_came_before(instruction_set, dtype, m):
+    # Few columns are contracted along the points and many along the columns, in other blocks.
+    X, Z = points(1100, 7), None if m is None else points(m, 7, 1)
+    kernel = Sum(Matern32(1.5, 2.0), Linear(0.3))
+    engine = NativeEngine(2, instruction_set)
+    plain, kept = pair(X, kernel, Z, engine=engine, dtype=dtype)
+    few, many = (points(plain.shape[1], t, t) for t in (1, 20))
+    for V in (few, many, few):
+        eps = torch.finfo(getattr(torch, dtype)).eps
+        expected = plain.matmul(V)
+        error = (kept.matmul(V) - expected).norm() / expected.norm()
+        assert float(error) < 10 * eps
+    assert torch.equal(kept.matmul(few), plain.matmul(few))
+    _, other = pair(X, kernel, Z, engine=engine, dtype=dtype)
+    assert torch.equal(other.matmul(many), kept.matmul(many))
+
+
+def test_shares_add_up_and_keep_their_own():
+    X, V = points(2100, 5), points(2100, 4, 1)
+    plain, kept = pair(X, RBF(2.0))
+    for _ in range(2):
+        for i in range(3):
+            assert torch.equal(kept.matmul(V, Share(i, 3)), plain.matmul(V, Share(i, 3)))
+    assert torch.equal(kept.matmul(V), plain.matmul(V))
+
+
+def test_where_tiles_are_culled():
+    X = np.concatenate([points(600, 2), points(600, 2) + 1000])
+    plain, kept = pair(X, RBF(), cull_tolerance=1e-3)
+    assert kept.statistics == plain.statistics
+    assert kept.statistics.culled_fraction > 0.2
+    for _ in range(2):
+        assert torch.equal(kept.matmul(X), plain.matmul(X))
+
+
+def test_another_kernel_is_evaluated_anew():
+    X = points(600, 3)
+    plain, kept = pair(X, Matern32(1.0))
+    kept.matmul(X)
+    plain.kernel.lengthscale = kept.kernel.lengthscale = 2.0
+    assert torch.equal(kept.matmul(X), plain.matmul(X))
+
+
+def test_half_of_k_is_what_the_budget_must_hold():
+    plan = KernelOperator(points(512, 4), RBF(), engine="native")._prepare()._plan
+    assert plan.bytes_to_keep() == 3 * 256 * 256 * 4
+    whole = KernelOperator(points(512, 4), RBF(), points(512, 4, 1), engine="native")
+    assert whole._prepare()._plan.bytes_to_keep() == 4 * 256 * 256 * 4
+    X = points(512, 4)
+    least = plan.bytes_to_keep()
+    for budget, keeps in ((least, True), (least - 1, False)):
+        assert KernelOperator(X, RBF(), engine="native")._prepare().keep(budget) is keeps
+
+
+KEPT = """
+import os, sys
+import numpy as np
+from megagp import KernelOperator
+from megagp.kernels import RBF
+X = np.random.default_rng(0).normal(size=(8192, 4))
+K = KernelOperator(X, RBF(), engine="native", cache_budget=int(sys.argv[1]))
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+K.block([0])
+before = resident()
+K.matmul(X)
+print(resident() - before)
+"""
+
+
+def taken(budget):
+    command = [sys.executable, "-c", KEPT, str(budget)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(not memory.PAGES.exists(), reason="no /proc")
+def test_memory_is_taken_by_a_product_and_not_before():
+    half = 32 * 33 // 2 * 256 * 256 * 4
+    assert 0.9 * half < taken(PLENTY) - taken(0) < 1.1 * half
+
+
+def test_the_budget(monkeypatch):
+    monkeypatch.setattr("megagp.engines.keeping.installed", lambda: 10**10)
+    assert keeping_budget(torch.zeros(2, KEEP_FROM)) == KEEP_SHARE * 10**10
+    assert keeping_budget(torch.zeros(2, KEEP_FROM - 1)) == 0
+    assert keeping_budget(torch.zeros(2, KEEP_FROM, device="meta")) == 0
+
+
+def test_memory_of_a_container(tmp_path, monkeypatch):
+    whole = memory.installed()
+    assert whole > 0
+    for text, expected in (("1000000\n", 10**6), ("max\n", whole), (f"{2**62}\n", whole)):
+        (tmp_path / "memory.max").write_text(text)
+        monkeypatch.setattr(memory, "LIMIT", tmp_path / "memory.max")
+        assert memory.installed() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_fit_is_the_same(dtype, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, KEEP_FROM))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=2000)
+    means = []
+    for budget in (objective.keeping_budget, lambda X: 0):
+        monkeypatch.setattr(objective, "keeping_budget", budget)
+        model = GPRegressor(ard=False, training="adam", steps=1, dtype=dtype, random_state=0)
+        means.append(model.fit(X, y).predict(X[:50]))
+    np.testing.assert_array_equal(*means)

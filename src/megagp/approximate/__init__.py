@@ -13,7 +13,7 @@ posterior   predictions
 """
 
 from megagp.approximate.inducing import INDUCING, choose_inducing
-from megagp.approximate.parameters import InducingParameters
+from megagp.approximate.parameters import POSITIVE, InducingParameters, SoftplusParameters
 from megagp.approximate.posterior import InducingPosterior, pack, unpack
 from megagp.approximate.search import CollapsedLoss, adam, lbfgs
 from megagp.approximate.sgpr import Collapsed
@@ -21,6 +21,7 @@ from megagp.approximate.stochastic import VARIATIONAL, Fitted, Schedule, train_s
 
 __all__ = [
     "INDUCING",
+    "POSITIVE",
     "VARIATIONAL",
     "Collapsed",
     "CollapsedLoss",
@@ -28,6 +29,7 @@ __all__ = [
     "InducingParameters",
     "InducingPosterior",
     "Schedule",
+    "SoftplusParameters",
     "adam",
     "choose_inducing",
     "lbfgs",

@@ -16,6 +16,7 @@ from megagp.approximate import (
     Collapsed,
     InducingParameters,
     InducingPosterior,
+    SoftplusParameters,
     choose_inducing,
     pack,
     unpack,
@@ -94,8 +95,10 @@ class InducingRegressor(Regressor):
     def _fit_whitened(self, X: Tensor, Y: Tensor, progress: Progress, ranks: Ranks) -> None:
         """Learn from whitened data, and set what is learned."""
 
-    def _start(self, X: Tensor, seed: int, ranks: Ranks) -> InducingParameters:
-        """Hyperparameters and inducing points to start from."""
+    def _start(
+        self, X: Tensor, seed: int, ranks: Ranks, positive: str = "log"
+    ) -> InducingParameters:
+        """Hyperparameters and inducing points to start from; positive: as in SVGPRegressor."""
         keep_freed()
         kernel = self._start_kernel(X)
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
@@ -105,7 +108,8 @@ class InducingRegressor(Regressor):
             return {}, {"Z": choose_inducing(X, kernel, self.inducing_points, start, seed)}
 
         Z = ranks.from_first(chosen)[1]["Z"]
-        return InducingParameters(kernel, noise, self.noise_floor, Z, self.learn_inducing)
+        kind = SoftplusParameters if positive == "softplus" else InducingParameters
+        return kind(kernel, noise, self.noise_floor, Z, self.learn_inducing)
 
     def _keep(self, at: Collapsed, parameters: InducingParameters) -> None:
         """The posterior of the collapsed bound."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from megagp.approximate import (
+    POSITIVE,
     VARIATIONAL,
     CollapsedLoss,
     Fitted,
@@ -51,6 +52,9 @@ class SVGPRegressor(InducingRegressor):
         How the distribution of the inducing values is learned: by natural gradients, or by Adam.
     natural_rate : float
         Length of a natural gradient step, up to 1.
+    positive : "log" or "softplus"
+        What Adam moves of a hyperparameter v: log v, or u with v = log(1 + exp u), as in GPyTorch:
+        a large v then changes by differences in place of factors.
     polish : bool
         At the end, take the best distribution for the hyperparameters found, by one pass over the
         data: O(n m²).
@@ -79,6 +83,7 @@ class SVGPRegressor(InducingRegressor):
         learning_rate: float = 0.03,
         variational: str = "natural",
         natural_rate: float = 0.3,
+        positive: str = "log",
         polish: bool = True,
         noise_variance: float = 0.1,
         noise_floor: float = 1e-4,
@@ -98,6 +103,7 @@ class SVGPRegressor(InducingRegressor):
         self.learning_rate = learning_rate
         self.variational = variational
         self.natural_rate = natural_rate
+        self.positive = positive
         self.polish = polish
         self.noise_variance = noise_variance
         self.noise_floor = noise_floor
@@ -122,6 +128,7 @@ class SVGPRegressor(InducingRegressor):
             "batch_size": 1024,
             "learning_rate": 0.01,
             "variational": "adam",
+            "positive": "softplus",
         }
         return cls(**{**settings, **changes})
 
@@ -133,7 +140,7 @@ class SVGPRegressor(InducingRegressor):
         begin = time.perf_counter()
         progress.phase("inducing points")
         seed = self._seed()
-        parameters = self._start(X, seed, ranks)
+        parameters = self._start(X, seed, ranks, self.positive)
         chosen = time.perf_counter()
         progress.phase("train")
         H = basis(X, self.mean)
@@ -198,6 +205,7 @@ class SVGPRegressor(InducingRegressor):
     def _check_settings(self) -> None:
         self._check_shared()
         one_of("variational", self.variational, VARIATIONAL)
+        one_of("positive", self.positive, POSITIVE)
         self._check_whole(("epochs", "batch_size"))
         self._check_positive(("natural_rate",))
         if self.natural_rate > 1:

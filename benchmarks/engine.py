@@ -12,7 +12,11 @@ the distances, with every other step in place), each at the best of twelve row-c
 Its rows are independent, so it is timed on some of them; megagp on all, or on a share of
 the tile pairs where d is large.
 
+At the end, products that evaluate entries against products that read those of an earlier one
+(`engines/keeping.py`), by the number of columns of X.
+
     python benchmarks/engine.py [--quick] [--output results/engine.json]
+    python benchmarks/engine.py --kept    # the last table alone
 """
 
 from __future__ import annotations
@@ -255,12 +259,49 @@ def measure_far_field(n: int, d: int, rounds: int) -> dict[str, float]:
     }
 
 
+def measure_kept(n: int, d: int, t: int, dtype: str, rounds: int) -> dict[str, float | str]:
+    """Normal data: a product that evaluates, and one that reads what another evaluated."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, d))
+    V = torch.from_numpy(rng.standard_normal((n, t)))
+    k = kernels.Matern32(math.sqrt(d))
+    evaluated, kept = (
+        KernelOperator(X, k, engine=NativeEngine(far_field=False), dtype=dtype, cache_budget=b)
+        for b in (0, 2**40)
+    )
+    kept.matmul(V)
+    evaluated_s = kept_s = math.inf
+    for _ in range(rounds):
+        evaluated_s = min(evaluated_s, seconds(lambda: evaluated.matmul(V)))
+        kept_s = min(kept_s, seconds(lambda: kept.matmul(V)))
+    both = {"evaluated_s": evaluated_s, "kept_s": kept_s, "ratio": evaluated_s / kept_s}
+    return {"n": n, "d": d, "t": t, "dtype": dtype, **both}
+
+
+def print_kept(rounds: int) -> list[dict[str, float | str]]:
+    found = []
+    for d in (8, 32, 64, 90, 128, 384):
+        for dtype in ("float32", "float64"):
+            for t in (2, 12):
+                found.append(measure_kept(8000, d, t, dtype, rounds))
+                print(
+                    "entries kept, n = {n:,}, d = {d}, t = {t}, {dtype}: {evaluated_s:.3f} s "
+                    "evaluated, {kept_s:.3f} s read, {ratio:.1f}x".format(**found[-1]),
+                    flush=True,
+                )
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller n, fewer rounds")
     parser.add_argument("--output", type=Path, default=Path("results/engine.json"))
+    parser.add_argument("--kept", action="store_true", help="only entries kept between products")
     options = parser.parse_args()
     n, rounds = (16384, 2) if options.quick else (65536, 5)
+    if options.kept:
+        print_kept(rounds)
+        return
     machine = facts()
     print(f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}")
     print(f"symmetric product, Matérn-3/2, n = {n:,}; rates in 1e9 pairs/s")
@@ -299,7 +340,7 @@ def main() -> None:
         )
     options.output.parent.mkdir(parents=True, exist_ok=True)
     record = {"machine": machine, "products": results, "gradient": gradient, "culling": culling}
-    record["far_field"] = far_field
+    record |= {"far_field": far_field, "kept": print_kept(rounds)}
     options.output.write_text(json.dumps(record, indent=1))
     print(f"written to {options.output}")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megagp.covariance import Covariance
 
-# Rows of L that are converted to float64 at a time.
+# Rows of L that are made, or converted to float64, at a time.
 CHUNK = 2048
 # Bytes up to which L is kept in float64 and need not be converted.
 IN_FLOAT64 = 1 << 28
@@ -85,7 +85,7 @@ def low_rank(covariance: Covariance, pivots: Tensor, own: slice) -> Tensor:
     if k == 0:
         return L
     C = _factor(operator.block(pivots, pivots))
-    for rows in pieces(own, 4 * CHUNK):
+    for rows in pieces(own, CHUNK):
         block = operator.block(rows, pivots)
         part = torch.linalg.solve_triangular(C, block.T, upper=False).T
         L[rows.start - own.start : rows.stop - own.start] = part

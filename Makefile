@@ -50,7 +50,8 @@ test-sanitize:  ## run the native engine's tests under address and undefined-beh
 	CXX=$(SANITIZE_CXX) $(MAKE) $(SANITIZE_VENV)/.dev VENV=$(SANITIZE_VENV) BUILD=build/sanitize \
 		SETTINGS="cmake.build-type=RelWithDebInfo cmake.define.MEGAGP_SANITIZE=ON"
 	LD_PRELOAD="$(SANITIZE_PRELOAD)" ASAN_OPTIONS=detect_leaks=0 \
-		$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" tests/engines/test_native*.py tests/engines/test_sparse.py \
+		$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" tests/engines/test_native*.py tests/engines/test_keeping.py \
+		tests/engines/test_sparse.py \
 		tests/engines/far_field \
 		tests/posterior/test_subset_variance.py tests/preconditioners/test_vecchia.py
 

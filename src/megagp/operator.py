@@ -113,6 +113,11 @@ class KernelOperator:
         """The share of tile pairs that a product skips, and a bound on the norm of what is lost."""
         return self._prepare().statistics
 
+    @property
+    def kept(self) -> bool:
+        """Whether products read entries that an earlier one evaluated."""
+        return self._prepare().kept
+
     def astype(self, dtype: str | torch.dtype) -> KernelOperator:
         """The same operator with entries evaluated in this precision."""
         if as_dtype(dtype) == self.dtype:

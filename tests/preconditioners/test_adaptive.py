@@ -84,3 +84,15 @@ def test_same_seed_same_pivots():
     ]
     assert make[0].pivots.tolist() == make[1].pivots.tolist()
     assert make[0].pivots.tolist() != make[2].pivots.tolist()
+
+
+def test_a_smaller_rank_where_products_read_entries():
+    X = np.random.default_rng(0).normal(size=(3000, 300))
+    noise = torch.full((3000,), 0.01, dtype=torch.float64)
+    read, evaluated = (
+        AdaptivePreconditioner().make(
+            Covariance(KernelOperator(X, Matern32(20.0), cache_budget=budget), noise), 11
+        )
+        for budget in (10**9, 0)
+    )
+    assert read.rank < evaluated.rank

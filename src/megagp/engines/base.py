@@ -121,6 +121,8 @@ class Prepared(ABC):
     def matmul(self, V: Tensor, share: Share = WHOLE) -> Tensor:
         """K @ V for V of shape m x t: n x t, float64."""
 
+    kept = False  # whether products keep entries for the next ones
+
     def keep(self, budget: int) -> bool:
         """Keep entries between products, if this engine does so and all fit into `budget` bytes."""
         return False

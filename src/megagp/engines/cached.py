@@ -18,6 +18,8 @@ class Cached(Prepared):
     The first product does so: who asks for blocks alone need not pay for all of K.
     """
 
+    kept = True
+
     def __init__(self, inner: Prepared, n: int, m: int, device: torch.device) -> None:
         self._inner = inner
         self._rows, self._cols = (torch.arange(count, device=device) for count in (n, m))

@@ -235,6 +235,7 @@ class PreparedNative(Prepared):
         if self._plan.bytes_to_keep() > budget or self._far_fields:
             return False
         self._plan.keep()
+        self.kept = True
         return True
 
     def block(self, rows: Tensor, cols: Tensor) -> Tensor:

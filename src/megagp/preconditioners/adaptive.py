@@ -111,6 +111,8 @@ class AdaptivePreconditioner:
         n, d = covariance.operator.X.shape
         if self.rank is not None:
             return min(self.rank, n)
+        if covariance.operator.kept:
+            d = 0  # products read what the first of them evaluates
         m, precise = self.neighbours, covariance.operator.dtype == torch.float64
         best = choose_rank(
             n, d, columns, neighbours=m, seen=self.seen, float64=precise, budget=self.budget

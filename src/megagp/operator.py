@@ -118,8 +118,12 @@ class KernelOperator:
         """Whether products read entries that an earlier one evaluated."""
         return self._prepare().kept
 
-    def astype(self, dtype: str | torch.dtype) -> KernelOperator:
-        """The same operator with entries evaluated in this precision."""
+    def forget(self) -> None:
+        """Give up what products have prepared and kept; the next one does so anew."""
+        self._prepared = None
+
+    def astype(self, dtype: str | torch.dtype, *, keep: bool = False) -> KernelOperator:
+        """The same operator with entries evaluated in this precision; `keep`: with its budget."""
         if as_dtype(dtype) == self.dtype:
             return self
         engine: str | Engine = "auto" if self.engine.reason.startswith("auto") else self._engine
@@ -130,7 +134,7 @@ class KernelOperator:
             engine=engine,
             dtype=dtype,
             cull_tolerance=self.cull_tolerance,
-            cache_budget=self.cache_budget,
+            cache_budget=self.cache_budget if keep else 0,
             ranks=self.ranks,
         )
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from megagp import GPRegressor, KernelOperator, memory
 from megagp.engines import NativeEngine, Share, instruction_sets, keeping_budget
 from megagp.engines.keeping import KEEP_FROM, KEEP_SHARE
+from megagp.engines.native import PreparedNative
 from megagp.kernels import RBF, Linear, Matern32, Sum
 from megagp.training import objective
 
@@ -84,6 +86,21 @@ def test_half_of_k_is_what_the_budget_must_hold():
         assert KernelOperator(X, RBF(), engine="native", cache_budget=budget).kept is keeps
 
 
+def test_what_is_forgotten_is_evaluated_anew():
+    X = points(600, 3)
+    _, kept = pair(X, Matern32(1.0))
+    first, plan = kept.matmul(X), kept._prepare()
+    kept.forget()
+    assert torch.equal(kept.matmul(X), first)
+    assert kept._prepare() is not plan
+
+
+def test_in_another_precision():
+    _, kept = pair(points(600, 3), Matern32(1.0))
+    assert kept.astype("float64", keep=True).kept
+    assert not kept.astype("float64").kept  # for a few products beside these
+
+
 KEPT = """
 import os, sys
 import numpy as np
@@ -108,6 +125,35 @@ def taken(budget):
 def test_memory_is_taken_by_a_product_and_not_before():
     half = 32 * 33 // 2 * 256 * 256 * 4
     assert 0.9 * half < taken(PLENTY) - taken(0) < 1.1 * half
+
+
+def test_one_k_is_kept_at_a_time(monkeypatch):
+    # Entries in float32 are given up where training goes over to float64.
+    living = []
+    keep = PreparedNative.keep
+
+    def counted(prepared, budget):
+        kept = keep(prepared, budget)
+        if kept:
+            living.append(weakref.ref(prepared))
+        return kept
+
+    monkeypatch.setattr(PreparedNative, "keep", counted)
+    solved = objective.Objective._stochastic
+    dtypes = []
+
+    def watched(self, covariance, *rest):
+        dtypes.append(covariance.operator.dtype)
+        assert sum(ref() is not None for ref in living) <= 1
+        return solved(self, covariance, *rest)
+
+    monkeypatch.setattr(objective.Objective, "_stochastic", watched)
+    monkeypatch.setattr(objective.Objective, "_most_rounding", -1.0)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1600, KEEP_FROM))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=1600)
+    GPRegressor(ard=False, training="adam", steps=1, random_state=0).fit(X, y)
+    assert dtypes[:2] == [torch.float32, torch.float64]
 
 
 def test_the_budget(monkeypatch):

@@ -284,7 +284,8 @@ class Objective:
         if single and (failed or rounding > self._most_rounding):
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.
-            self.operator, self.refine = self.operator.astype("float64"), False
+            self.operator.forget()
+            self.operator, self.refine = self.operator.astype("float64", keep=True), False
             self.float32_failed = failed
             start = found.solutions if found.solve.converged else start
             found = self._stochastic(self.covariance(), P, draw, start)
@@ -356,6 +357,7 @@ class Objective:
         entry, state = recalled
         self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
         self._rank = entry["rank"]
-        self.operator = self.operator.astype(entry["dtype"].removeprefix("torch."))
+        dtype = entry["dtype"].removeprefix("torch.")
+        self.operator = self.operator.astype(dtype, keep=True)
         self.refine, self.float32_failed = entry["refine"], entry["float32_failed"]
         return unpack(entry, state, self.Y, self.H)

@@ -215,7 +215,7 @@ def train(
             objective.preconditioner.neighbours = solving.neighbours_for(phase.size)
             objective.refine, objective.float32_failed = before.refine, before.float32_failed
             if before.float32_failed:  # on fewer points: so it would on more
-                objective.operator = objective.operator.astype("float64")
+                objective.operator = objective.operator.astype("float64", keep=True)
             del before  # and the preconditioner that it holds
         objective.tolerance = phase.tolerance
         _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step)

@@ -48,6 +48,25 @@ def test_products_and_kernel_evaluations():
     assert training.kernel_evaluations == pytest.approx(passes * pairs + 5 * 3000 * 100)
 
 
+def test_entries_that_are_kept():
+    solving = Solving(rank=100)
+    plain = workload(30_000, 384, solving=solving)
+    # Half of K in float32 for the smaller subset, not for everything.
+    kept = workload(30_000, 384, solving=solving, cache_budget=4 * 20_000**2 // 2)
+    assert [leg.kept for leg in kept if not leg.dense] == [True, False, False]
+    part = next(leg for leg in kept if leg.kept and not leg.dense)
+    assert part.evaluated == part.evaluations < part.products
+    # Products read, all but one of an evaluation; columns cost what they did.
+    for rate, same in (("product", False), ("product_column", True)):
+        rates = replace(NOTHING, **{rate: 1e-9})
+        one, other = (forecast(30_000, 384, legs, rates).seconds for legs in (kept, plain))
+        assert (one == other) if same else (one < other)
+    assert workload(30_000, 384, cache_budget=10**12)[-2].rank < workload(30_000, 384)[-2].rank
+    whole = workload(30_000, 384, solving=solving, cache_budget=10**12)
+    more, less = (forecast(30_000, 384, legs, NOTHING).memory for legs in (whole, plain))
+    assert more - less == pytest.approx(4 * plain[-2].pairs)
+
+
 def test_a_larger_rank_saves_iterations():
     def iterations(rank):
         return workload(20_000, 2, solving=Solving(rank=rank))[-2].iterations

@@ -39,11 +39,13 @@ def plan(
     megagp plan --n 1_311_539 --d 9 --devices 8 --device a100
     """
     # Here, not on top: torch takes seconds, and --help needs none of it.
+    from megagp.engines import keeping_budget
     from megagp.planning import GPUS, calibrate, forecast, roofline, workload
     from megagp.planning.forecast import size
 
     points = _count(n)
-    legs = workload(points, d)
+    budget = keeping_budget(d) if device is Device.cpu else 0
+    legs = workload(points, d, cache_budget=budget)
     columns = max(leg.columns for leg in legs)
     if device is Device.cpu:
         note("measuring this machine")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
 
 from megagp.memory import installed
 
@@ -13,8 +13,8 @@ KEEP_FROM = 64
 KEEP_SHARE = 0.25
 
 
-def keeping_budget(X: Tensor) -> int:
-    """Bytes for entries of k(X, X): 0 where it does not pay, or where memory is not the CPU's."""
-    if X.device.type != "cpu" or X.shape[1] < KEEP_FROM:
+def keeping_budget(columns: int, device: torch.device | str = "cpu") -> int:
+    """Bytes for entries of k(X, X), X with so many columns, on this device: 0 but on CPUs."""
+    if columns < KEEP_FROM or torch.device(device).type != "cpu":
         return 0
     return int(KEEP_SHARE * installed())

@@ -44,7 +44,7 @@ def diagnostics(
             "history": _history(result, objective.Y.shape[1]),
             "status": result.worst.name,
             "precision": result.precision,
-            "kernel_evaluations": float(n) * n / 2 * (iterations + 1),
+            "kernel_evaluations": float(n) * n / 2 * (1 if operator.kept else iterations + 1),
         },
     }
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from megagp.checkpoint import Checkpoint, digest
 from megagp.distributed import ALONE, Ranks, check_same, spread
+from megagp.engines import keeping_budget
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.estimators.diagnostics import diagnostics
 from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
@@ -513,12 +514,18 @@ class GPRegressor(Regressor):
         progress: Progress,
     ) -> None:
         """Say what a long fit will take, from a quick measurement of this machine."""
-        solving = self._solving(ALONE)
-        legs = [
-            leg
-            for recipe in recipes
-            for leg in workload(n, d, recipe=recipe, solving=solving, outputs=outputs, basis=basis)
-        ]
+        solving, budget = self._solving(ALONE), keeping_budget(d)
+        legs = []
+        for recipe in recipes:
+            legs += workload(
+                n,
+                d,
+                recipe=recipe,
+                solving=solving,
+                outputs=outputs,
+                basis=basis,
+                cache_budget=budget,
+            )
         rates = calibrate(d, columns=outputs + basis + solving.probes_for(n), solving=solving)
         for line in forecast(n, d, legs, rates, ranks.size).lines():
             progress.say(line)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from megagp.engines.triton.pairs import PANEL
 from megagp.planning.rates import Rates
-from megagp.planning.workload import Leg
+from megagp.planning.workload import FLOAT32, Leg
 from megagp.progress import clock
 
 # Vectors of n x columns that a solve holds at once: right-hand sides, solutions, residuals,
@@ -111,9 +111,9 @@ def _shared(leg: Leg, rates: Rates) -> float:
         return 0.0
     width = 1 + leg.width * (leg.columns - 1)
     pairs, n, k = leg.pairs, leg.points, leg.rank
-    product = pairs * (rates.product + width * rates.product_column)
-    apply = n * k * width * rates.apply
-    evaluation = (leg.iterations + 1) * (product + apply)
+    evaluated = leg.evaluated / leg.evaluations
+    column = pairs * rates.product_column + n * k * rates.apply
+    evaluation = evaluated * pairs * rates.product + (leg.iterations + 1) * width * column
     evaluation += pairs * (leg.gradients * rates.gradient + leg.precise * rates.precise)
     if not leg.gradients:
         return leg.evaluations * evaluation  # with the preconditioner of the last evaluation
@@ -149,7 +149,8 @@ def _memory(leg: Leg, d: int, devices: int) -> float:
     # all of L, since a row needs those of its predecessors.
     gathered = 1 if leg.neighbours and devices > 1 else 0
     preconditioner = (gathered + 1 / devices) * 4 * n * leg.rank + 2 * 12 * n * leg.neighbours
-    return vectors + n * d * PER_COORDINATE + preconditioner
+    kept = FLOAT32 * leg.pairs / devices if leg.kept else 0.0
+    return vectors + n * d * PER_COORDINATE + preconditioner + kept
 
 
 def size(count: float) -> str:

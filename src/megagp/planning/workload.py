@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from megagp.preconditioners.rank import DECAY, DECAY_WITH_NEIGHBOURS, choose_rank
 from megagp.training import Recipe, Solving
 
+FLOAT32 = 4  # bytes
+
 
 @dataclass(frozen=True)
 class Typical:
@@ -47,7 +49,8 @@ class Leg:
     """One leg of a fit: `evaluations` solves of `columns` right-hand sides on `points` points.
 
     iterations: per evaluation. rank, neighbours: of the preconditioner; rank 0 where it is dense.
-    gradients: per evaluation. precise: products in float64 per evaluation.
+    gradients: per evaluation. precise: products in float64 per evaluation. kept: products but the
+    first of an evaluation read entries that are kept.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Leg:
     gradients: int
     precise: int
     neighbours: int = 0
+    kept: bool = False
 
     @property
     def dense(self) -> bool:
@@ -76,10 +80,15 @@ class Leg:
         return 0.0 if self.dense else self.evaluations * (self.iterations + 1)
 
     @property
+    def evaluated(self) -> float:
+        """Those of them that evaluate entries."""
+        return self.evaluations if self.kept and not self.dense else self.products
+
+    @property
     def kernel_evaluations(self) -> float:
         if self.dense:
             return self.evaluations * 2 * self.pairs
-        passes = self.products + self.evaluations * (self.gradients + self.precise)
+        passes = self.evaluated + self.evaluations * (self.gradients + self.precise)
         return passes * self.pairs + self.evaluations * self.points * self.rank
 
 
@@ -91,11 +100,13 @@ def workload(
     solving: Solving | None = None,
     outputs: int = 1,
     basis: int = 1,
+    cache_budget: int = 0,
     typical: Typical = TYPICAL,
 ) -> list[Leg]:
     """The legs of a fit of n points in d dimensions: training, and the solve for predictions.
 
-    outputs: columns of y. basis: columns of the mean's basis.
+    outputs: columns of y. basis: columns of the mean's basis. cache_budget: bytes for entries of K
+    that are kept between products (engines/keeping.py).
     """
     recipe, solving = recipe or Recipe(), solving or Solving()
     known = outputs + basis
@@ -111,10 +122,10 @@ def workload(
         evaluations = share * phase.steps + 1
         columns = known + solving.probes_for(phase.size)
         legs.append(
-            _leg(phase.name, phase.size, d, columns, evaluations, solving, typical, training=True)
+            _leg(phase.name, phase.size, d, columns, evaluations, solving, typical, cache_budget)
         )
-    legs.append(_leg("precompute", n, d, known, 1.0, solving, typical, training=False))
-    return legs
+    last = _leg("precompute", n, d, known, 1.0, solving, typical, cache_budget, training=False)
+    return [*legs, last]
 
 
 def _leg(
@@ -125,8 +136,9 @@ def _leg(
     evaluations: float,
     solving: Solving,
     typical: Typical,
+    cache_budget: int,
     *,
-    training: bool,
+    training: bool = True,
 ) -> Leg:
     if points <= solving.dense_below:
         return Leg(name, points, columns, evaluations, 0.0, 0, 1.0, 0, 0)
@@ -134,9 +146,10 @@ def _leg(
     grown = typical.iterations * (points / typical.points) ** typical.growth
     grown *= math.sqrt(typical.neighbours / m) if m else typical.alone
     rank = solving.rank
+    kept = FLOAT32 * points**2 / 2 <= cache_budget
     if rank is None:
-        seen = typical.rank, grown
-        rank = choose_rank(points, d, columns, neighbours=m, seen=seen, budget=solving.budget)
+        seen, read = (typical.rank, grown), 0 if kept else d
+        rank = choose_rank(points, read, columns, neighbours=m, seen=seen, budget=solving.budget)
     decay = DECAY_WITH_NEIGHBOURS if m else DECAY
     iterations = max(3.0, grown * (typical.rank / max(rank, 20)) ** decay)
     if not training:
@@ -154,4 +167,5 @@ def _leg(
         gradients=1 if training else 0,
         precise=0 if training else 1,
         neighbours=m,
+        kept=kept,
     )

@@ -145,7 +145,7 @@ class Posterior:
 
     @cached_property
     def _K_hat(self) -> Covariance:
-        budget = keeping_budget(self.X)
+        budget = keeping_budget(self.X.shape[1], self.X.device)
         K = KernelOperator(self.X, self.kernel, engine=self.engine, cache_budget=budget)
         return Covariance(K, self.noise)
 

@@ -141,7 +141,7 @@ class Objective:
             kernel,
             engine=solving.engine,
             dtype=solving.dtype,
-            cache_budget=keeping_budget(X),
+            cache_budget=keeping_budget(X.shape[1], X.device),
             ranks=solving.ranks,
         )
         self.preconditioner = AdaptivePreconditioner(
@@ -250,7 +250,8 @@ class Objective:
         found = self._recalled() or self._noted(covariance, draw, hold)
         steps, rank = int(found.solve.iterations.max()), self._rank
         self.tally.iterations += steps
-        self.tally.kernel_evaluations += float(n) * n / 2 * (steps + 1) + 2.0 * n * rank
+        products = 1 if self.operator.kept else steps
+        self.tally.kernel_evaluations += float(n) * n / 2 * (products + 1) + 2.0 * n * rank
         self.tally.unconverged += not found.solve.converged
         self.tally.ranks.append(rank)
         return found

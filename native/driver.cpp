@@ -451,9 +451,10 @@ int64_t Plan<T>::bytes_to_keep() const {
 
 template <class T>
 void Plan<T>::keep() {
-    kept_ = std::make_unique<Kept>();
-    kept_->entries = AlignedArray<T>(tile_pairs() * TILE * TILE, false);
-    kept_->filled = std::make_unique<bool[]>(tile_pairs());
+    auto kept = std::make_unique<Kept>();
+    kept->entries = AlignedArray<T>(tile_pairs() * TILE * TILE, false);
+    kept->filled = std::make_unique<bool[]>(tile_pairs());
+    kept_ = std::move(kept);
 }
 
 template <class T>

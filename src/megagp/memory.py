@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -12,8 +14,8 @@ import torch
 # Between looks at the memory in use, in seconds.
 INTERVAL = 0.01
 PAGES = Path("/proc/self/statm")
-# What the containers of Linux may take at most, or "max".
-LIMIT = Path("/sys/fs/cgroup/memory.max")
+# Control groups of Linux: which are this process's, and what they allow (versions 2 and 1).
+GROUPS, LIMITS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 # Just below the largest block from which glibc's malloc learns.
 KEPT = (32 << 20) - (1 << 13)
 
@@ -34,10 +36,28 @@ def installed() -> int:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 0
+    return min([found, *_limits()])
+
+
+def _limits() -> Iterator[int]:
+    """What the control groups that this process is in, and those above them, allow."""
     try:
-        return min(found, int(LIMIT.read_text()))
-    except (OSError, ValueError):
-        return found
+        lines = GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:  # "0::/a/b", or "5:memory:/a/b" in version 1
+        _, kinds, path = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, name = (
+            (LIMITS / "memory", "memory.limit_in_bytes") if kinds else (LIMITS, "memory.max")
+        )
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # absent, or "max"
+                yield int((folder / name).read_text())
+            if folder == root:
+                break
 
 
 class MemoryWatch:

@@ -1,4 +1,4 @@
-"""KernelOperator: points, a kernel and an engine; a matrix to multiply by, never to store."""
+"""KernelOperator: points, a kernel and an engine; a matrix to multiply by, not to store."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class KernelOperator:
     cull_tolerance: bound on the spectral norm of what may be left out of K, 0 for nothing;
         by default 1e-6 (float32) or 1e-13 (float64) of the largest entry. See `statistics`.
     cache_budget: bytes; if K fits into them in `dtype` (native: half of a symmetric K), it is
-        evaluated once and kept.
+        evaluated once and kept. None: where that pays, by engines that keep a rank's share alone.
     ranks: who computes products and gradients together: each its share, and a sum over all.
 
     The kernel is read at each call, so a change to its hyperparameters takes effect.
@@ -70,7 +70,7 @@ class KernelOperator:
         engine: str | Engine = "auto",
         dtype: str | torch.dtype = "float32",
         cull_tolerance: float | None = None,
-        cache_budget: int = 0,
+        cache_budget: int | None = 0,
         ranks: Ranks = ALONE,
     ) -> None:
         if not isinstance(kernel, Kernel):
@@ -90,7 +90,7 @@ class KernelOperator:
                 f"cull_tolerance: expected a number >= 0, got {cull_tolerance}; 0 culls nothing"
             )
         self.cull_tolerance = cull_tolerance
-        if cache_budget < 0:
+        if cache_budget is not None and cache_budget < 0:
             raise ValueError(
                 f"cache_budget: expected bytes >= 0, got {cache_budget}; 0 keeps nothing"
             )
@@ -116,7 +116,7 @@ class KernelOperator:
     @property
     def kept(self) -> bool:
         """Whether products read entries that an earlier one evaluated."""
-        return self._prepare().kept
+        return self.cache_budget != 0 and self._prepare().kept
 
     def forget(self) -> None:
         """Give up what products have prepared and kept; the next one does so anew."""
@@ -226,9 +226,9 @@ class KernelOperator:
             tolerance = CULL_TOLERANCE[self.dtype] * largest
         prepared = self._engine.prepare(self.kernel, X, Z, self.dtype, tolerance)
         n, m = self.shape
-        if self.cache_budget and prepared.keep(self.cache_budget):
+        if self.cache_budget != 0 and prepared.keep(self.cache_budget):
             return prepared
-        if 0 < n * m * self.dtype.itemsize <= self.cache_budget:
+        if self.cache_budget and 0 < n * m * self.dtype.itemsize <= self.cache_budget:
             return Cached(prepared, n, m, self.X.device)
         return prepared
 

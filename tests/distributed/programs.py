@@ -14,6 +14,8 @@ import torch
 from megagp import GPRegressor, KernelOperator, SGPRegressor, distributed
 from megagp.approximate import CollapsedLoss, InducingParameters, factor
 from megagp.covariance import Covariance
+from megagp.engines import native
+from megagp.engines.keeping import KEEP_FROM
 from megagp.kernels import Hyperparameter, Matern32
 from megagp.likelihood import stochastic
 from megagp.preconditioners import PivotedCholesky, greedy_pivots, random_pivots
@@ -40,6 +42,7 @@ def everything(size: int) -> dict[str, Any]:
         "uneven": solves(uneven),
         "fits": fits(),
         "varying": varying(),
+        "kept": kept(),
         "represented": represented(),
         "unseeded": unseeded_fit(),
         "different": different_data(),
@@ -145,6 +148,20 @@ def fits() -> dict[str, Any]:
         found[f"lengthscale {n}"] = model.kernel_.lengthscale.detach().numpy()
         found[f"iterations {n}"] = [p["iterations"] for p in model.diagnostics_["phases"]]
     return found
+
+
+def kept() -> dict[str, Any]:
+    """A fit whose first rank keeps entries of K, and whose other ranks have too little memory."""
+    X, y = data(1600, KEEP_FROM)
+    budget, first = native.keeping_budget, distributed.current().first
+    native.keeping_budget = lambda features: 10**9 if first else 0  # type: ignore
+    try:
+        model = GPRegressor(ard=False, training="adam", steps=2, random_state=0).fit(X, y)
+    finally:
+        native.keeping_budget = budget  # type: ignore
+    mean, std = model.predict(X[:7], return_std=True)
+    ranks_of_p = [p["rank"] for p in model.diagnostics_["phases"]]
+    return {"mean": mean, "std": std, "rank of P": ranks_of_p}
 
 
 def varying() -> dict[str, Any]:

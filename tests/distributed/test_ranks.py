@@ -90,6 +90,11 @@ def test_fits_and_predictions(alone, together):
     same_on_all(together, "fits")
 
 
+def test_ranks_with_memory_of_different_sizes(alone, together):
+    compare(together[0]["kept"], alone["kept"], rtol=1e-4, atol=1e-5)
+    same_on_all(together, "kept")
+
+
 def test_noise_that_varies(alone, together):
     assert alone["varying"]["varies"] == 1.0
     # Noise follows from solves to a residual of 0.01, and roundoff may end them elsewhere.

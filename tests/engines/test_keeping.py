@@ -1,5 +1,6 @@
 """Entries that the native core keeps between products: the same numbers, evaluated once."""
 
+import os
 import subprocess
 import sys
 import weakref
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from megagp import GPRegressor, KernelOperator, memory
-from megagp.engines import NativeEngine, Share, instruction_sets, keeping_budget
+from megagp.engines import Cached, NativeEngine, Share, instruction_sets, keeping_budget
 from megagp.engines.keeping import KEEP_FROM, KEEP_SHARE
 from megagp.engines.native import PreparedNative
 from megagp.kernels import RBF, Linear, Matern32, Sum
@@ -149,16 +150,74 @@ def test_the_budget(monkeypatch):
     monkeypatch.setattr("megagp.engines.keeping.installed", lambda: 10**10)
     assert keeping_budget(KEEP_FROM) == KEEP_SHARE * 10**10
     assert keeping_budget(KEEP_FROM - 1) == 0
-    assert keeping_budget(KEEP_FROM, "cuda:0") == 0
 
 
-def test_memory_of_a_container(tmp_path, monkeypatch):
-    whole = memory.installed()
-    assert whole > 0
-    for text, expected in (("1000000\n", 10**6), ("max\n", whole), (f"{2**62}\n", whole)):
-        (tmp_path / "memory.max").write_text(text)
-        monkeypatch.setattr(memory, "LIMIT", tmp_path / "memory.max")
-        assert memory.installed() == expected
+def test_features_count_and_not_columns():
+    X = points(300, KEEP_FROM)
+    for kernel, kept in (
+        (Matern32(8.0), True),
+        (Sum(Matern32(8.0), Linear(1.0)), True),
+        (Matern32(1.0, active_dims=[0, 1, 2, 3]), False),
+    ):
+        assert KernelOperator(X, kernel, engine="native", cache_budget=None).kept is kept
+    assert not KernelOperator(X, Matern32(8.0), engine="native").kept
+
+
+def test_by_itself_no_other_engine_keeps():
+    X = points(300, KEEP_FROM)
+    operator = KernelOperator(X, Matern32(8.0), engine="tiles", cache_budget=None)
+    assert not operator.kept
+    assert not isinstance(operator._prepare(), Cached)
+
+
+def test_a_far_field_is_not_given_up():
+    X, kernel = points(600, KEEP_FROM), Matern32(1.0, active_dims=[0, 1])
+    engine = NativeEngine(far_field=True)
+    operator = KernelOperator(X, kernel, engine=engine, cache_budget=None)
+    assert not operator.kept
+    assert operator.statistics.far_fraction > 0
+
+
+def test_less_memory_than_there_seemed_to_be(monkeypatch):
+    prepared = KernelOperator(points(300, 4), RBF(), engine="native")._prepare()
+
+    class Short:
+        def bytes_to_keep(self):
+            return 1
+
+        def keep(self):
+            raise MemoryError
+
+    monkeypatch.setattr(prepared, "_plan", Short())
+    assert prepared.keep(PLENTY) is False
+    assert not prepared.kept
+
+
+def in_groups(monkeypatch, folder, lines, limits):
+    """A process in these control groups, of which files say what they allow."""
+    (folder / "cgroup").write_text(lines)
+    for name, text in limits.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.setattr(memory, "GROUPS", folder / "cgroup")
+    monkeypatch.setattr(memory, "LIMITS", folder)
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "expected"),
+    [
+        ("0::/\n", {"memory.max": "1000000\n"}, 10**6),
+        ("0::/\n", {"memory.max": "max\n"}, None),
+        ("0::/\n", {"memory.max": f"{2**62}\n"}, None),
+        ("0::/\n", {}, None),
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "5000\n"}, 5000),
+        ("4:cpu:/x\n5:memory:/j\n", {"memory/j/memory.limit_in_bytes": "7000\n"}, 7000),
+    ],
+)
+def test_memory_of_a_container(tmp_path, monkeypatch, lines, limits, expected):
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    in_groups(monkeypatch, tmp_path, lines, limits)
+    assert memory.installed() == (whole if expected is None else expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -166,11 +225,13 @@ def test_a_fit_is_the_same(dtype, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, KEEP_FROM))
     y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=2000)
-    means = []
-    for budget in (objective.keeping_budget, lambda *_: 0):
-        monkeypatch.setattr(objective, "keeping_budget", budget)
+    means, evaluations = [], []
+    for budget in (keeping_budget, lambda features: 0):
+        monkeypatch.setattr("megagp.engines.native.keeping_budget", budget)
         model = GPRegressor(
             ard=False, training="adam", steps=1, rank=50, dtype=dtype, random_state=0
         )
         means.append(model.fit(X, y).predict(X[:50]))
+        evaluations.append(model.diagnostics_["phases"][-1]["kernel_evaluations"])
     np.testing.assert_array_equal(*means)
+    assert evaluations[0] < evaluations[1]

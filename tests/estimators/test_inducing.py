@@ -97,12 +97,15 @@ def test_sgpr_learns(training):
     np.testing.assert_allclose(held.fit(X, y).inducing_points_, start.inducing_points_)
 
 
-@pytest.mark.parametrize("variational", ["natural", "adam"])
-def test_svgp_learns_and_polishing_raises_the_bound(variational):
+@pytest.mark.parametrize(
+    ("variational", "positive"), [("natural", "log"), ("adam", "log"), ("adam", "softplus")]
+)
+def test_svgp_learns_and_polishing_raises_the_bound(variational, positive):
     X, y = data()
     settings = {
         "inducing_points": 20,
         "variational": variational,
+        "positive": positive,
         "epochs": 60,
         "batch_size": 100,
         "learning_rate": 0.05,
@@ -215,6 +218,7 @@ def test_progress_and_jitter_are_reported(model, capsys):
         (SGPRegressor(inducing_points=0), "inducing_points: expected a whole number >= 1, got 0"),
         (SGPRegressor(jitter=0.0), "jitter: expected a positive number, got 0.0"),
         (SVGPRegressor(variational="exact"), "variational: expected one of"),
+        (SVGPRegressor(positive="square"), "positive: expected one of"),
         (SVGPRegressor(natural_rate=2.0), "natural_rate: expected a number up to 1, got 2.0"),
         (SVGPRegressor(epochs=0), "epochs: expected a whole number >= 1, got 0"),
     ],
@@ -229,6 +233,7 @@ def test_the_papers_settings():
     assert (sgpr.inducing_points, sgpr.training, sgpr.learning_rate) == (512, "adam", 0.1)
     assert SGPRegressor.paper().steps == SVGPRegressor.paper().epochs == 100
     assert (svgp.inducing_points, svgp.batch_size, svgp.learning_rate) == (1024, 1024, 0.01)
+    assert svgp.positive == "softplus"
     assert sgpr.kernel.lengthscale.ndim == svgp.kernel.lengthscale.ndim == 0
     X, y = data(60)
     for model in (sgpr, svgp):

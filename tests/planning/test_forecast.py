@@ -53,7 +53,7 @@ def test_entries_that_are_kept():
     plain = workload(30_000, 384, solving=solving)
     # Half of K in float32 for the smaller subset, not for everything.
     kept = workload(30_000, 384, solving=solving, cache_budget=4 * 20_000**2 // 2)
-    assert [leg.kept for leg in kept if not leg.dense] == [True, False, False]
+    assert [bool(leg.kept) for leg in kept if not leg.dense] == [True, False, False]
     part = next(leg for leg in kept if leg.kept and not leg.dense)
     assert part.evaluated == part.evaluations < part.products
     # Products read, all but one of an evaluation; columns cost what they did.
@@ -64,7 +64,10 @@ def test_entries_that_are_kept():
     assert workload(30_000, 384, cache_budget=10**12)[-2].rank < workload(30_000, 384)[-2].rank
     whole = workload(30_000, 384, solving=solving, cache_budget=10**12)
     more, less = (forecast(30_000, 384, legs, NOTHING).memory for legs in (whole, plain))
-    assert more - less == pytest.approx(4 * plain[-2].pairs)
+    assert more - less == 4 * 30_000**2 / 2
+    double = replace(solving, dtype="float64")
+    twice = workload(30_000, 384, solving=double, cache_budget=10**12)
+    assert twice[-2].kept == 2 * whole[-2].kept
 
 
 def test_a_larger_rank_saves_iterations():

@@ -1,6 +1,6 @@
 """What an engine is: four verbs on a prepared pair of point sets.
 
-An engine evaluates K = k(X, Z) and never stores it. `prepare` does what depends
+An engine evaluates K = k(X, Z) and does not store it unless told to. `prepare` does what depends
 on the points and the hyperparameters alone (scaling, packing, tile boxes), so a
 solver that multiplies a hundred times pays for it once.
 """
@@ -123,8 +123,11 @@ class Prepared(ABC):
 
     kept = False  # whether products keep entries for the next ones
 
-    def keep(self, budget: int) -> bool:
-        """Keep entries between products, if this engine does so and all fit into `budget` bytes."""
+    def keep(self, budget: int | None) -> bool:
+        """Keep entries between products, if this engine does so and all fit into `budget` bytes.
+
+        None: if that pays, in as much memory as keeping.py allows.
+        """
         return False
 
     @abstractmethod

@@ -24,6 +24,7 @@ from megagp.engines.far_field import (
     Profile,
     direct_cost,
 )
+from megagp.engines.keeping import keeping_budget
 from megagp.engines.ordering import kd_order
 from megagp.kernels import (
     RBF,
@@ -230,11 +231,16 @@ class PreparedNative(Prepared):
                 out += part
         return out
 
-    def keep(self, budget: int) -> bool:
+    def keep(self, budget: int | None) -> bool:
         """Half of a symmetric K, as it is contracted; products are the same but for roundoff."""
+        if budget is None:
+            budget = keeping_budget(max(c.features(self._X[:1]).shape[1] for c in self._components))
         if self._plan.bytes_to_keep() > budget or self._far_fields:
             return False
-        self._plan.keep()
+        try:
+            self._plan.keep()
+        except MemoryError:  # the system allows less than it has: entries are evaluated again
+            return False
         self.kept = True
         return True
 

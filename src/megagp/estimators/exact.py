@@ -68,7 +68,10 @@ NOISE_POINTS, NOISE_PHASE = 10_000, "noise"
 
 
 class GPRegressor(Regressor):
-    """Exact Gaussian-process regression by kernel products alone; memory linear in n.
+    """Exact Gaussian-process regression by kernel products alone.
+
+    Memory is linear in n; with 64 features or more, training may take up to a quarter of the
+    machine's for entries of K that it keeps.
 
     Parameters
     ----------
@@ -356,6 +359,7 @@ class GPRegressor(Regressor):
         phases = learned.phases
         factor = self._noise_factor(learned, seed, progress, ranks) if varies else None
         if factor is not None:
+            learned.objective.operator.forget()  # what it has kept, before another is made
             level = float(factor.at(X).log().mean().exp())
             factor = factor.divided(level)
             noise = Hyperparameter("noise_variance", max(level * learned.noise, self.noise_floor))

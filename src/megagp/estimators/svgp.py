@@ -53,8 +53,8 @@ class SVGPRegressor(InducingRegressor):
     natural_rate : float
         Length of a natural gradient step, up to 1.
     positive : "log" or "softplus"
-        What Adam moves of a hyperparameter v: log v, or u with v = log(1 + exp u), as in GPyTorch:
-        a large v then changes by differences in place of factors.
+        What Adam moves of a hyperparameter v: log v, or u with v = log(1 + exp u), as in GPyTorch
+        (whose noise has its floor added): a large v then changes by differences, not factors.
     polish : bool
         At the end, take the best distribution for the hyperparameters found, by one pass over the
         data: O(n m²).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from megagp.engines.triton.pairs import PANEL
 from megagp.planning.rates import Rates
-from megagp.planning.workload import FLOAT32, Leg
+from megagp.planning.workload import Leg
 from megagp.progress import clock
 
 # Vectors of n x columns that a solve holds at once: right-hand sides, solutions, residuals,
@@ -149,8 +149,7 @@ def _memory(leg: Leg, d: int, devices: int) -> float:
     # all of L, since a row needs those of its predecessors.
     gathered = 1 if leg.neighbours and devices > 1 else 0
     preconditioner = (gathered + 1 / devices) * 4 * n * leg.rank + 2 * 12 * n * leg.neighbours
-    kept = FLOAT32 * leg.pairs / devices if leg.kept else 0.0
-    return vectors + n * d * PER_COORDINATE + preconditioner + kept
+    return vectors + n * d * PER_COORDINATE + preconditioner + leg.kept / devices
 
 
 def size(count: float) -> str:

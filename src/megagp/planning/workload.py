@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from megagp.inputs import as_dtype
 from megagp.preconditioners.rank import DECAY, DECAY_WITH_NEIGHBOURS, choose_rank
 from megagp.training import Recipe, Solving
-
-FLOAT32 = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ class Leg:
     """One leg of a fit: `evaluations` solves of `columns` right-hand sides on `points` points.
 
     iterations: per evaluation. rank, neighbours: of the preconditioner; rank 0 where it is dense.
-    gradients: per evaluation. precise: products in float64 per evaluation. kept: products but the
-    first of an evaluation read entries that are kept.
+    gradients: per evaluation. precise: products in float64 per evaluation. kept: bytes of
+    entries that products but the first of an evaluation read.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Leg:
     gradients: int
     precise: int
     neighbours: int = 0
-    kept: bool = False
+    kept: float = 0.0
 
     @property
     def dense(self) -> bool:
@@ -146,7 +145,8 @@ def _leg(
     grown = typical.iterations * (points / typical.points) ** typical.growth
     grown *= math.sqrt(typical.neighbours / m) if m else typical.alone
     rank = solving.rank
-    kept = FLOAT32 * points**2 / 2 <= cache_budget
+    half = as_dtype(solving.dtype).itemsize * points**2 / 2
+    kept = half if half <= cache_budget else 0.0
     if rank is None:
         seen, read = (typical.rank, grown), 0 if kept else d
         rank = choose_rank(points, read, columns, neighbours=m, seen=seen, budget=solving.budget)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
-from megagp.engines import keeping_budget
 from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import basis
@@ -145,9 +144,7 @@ class Posterior:
 
     @cached_property
     def _K_hat(self) -> Covariance:
-        budget = keeping_budget(self.X.shape[1], self.X.device)
-        K = KernelOperator(self.X, self.kernel, engine=self.engine, cache_budget=budget)
-        return Covariance(K, self.noise)
+        return Covariance(KernelOperator(self.X, self.kernel, engine=self.engine), self.noise)
 
     @cached_property
     def _preconditioner(self) -> PivotedCholesky:

@@ -51,6 +51,8 @@ class AdaptivePreconditioner:
         self._drawn_at: Tensor | None = None
         self._asked = 0
         self._n = 0
+        # Whether products read entries, when P was last made: machines may differ in that.
+        self._reads = False
 
     def outdated(self, covariance: Covariance, columns: int) -> bool:
         """Whether `make` would not use the pivots of the last time."""
@@ -75,6 +77,7 @@ class AdaptivePreconditioner:
         if n != self._n:
             self._pivots = None
         self._n = n
+        self._reads = bool(covariance.ranks.agree(torch.tensor(int(covariance.operator.kept))))
         rank = self._choose(covariance, columns)
         where = _position(covariance)
         if self._pivots is None or rank != self._asked or self._moved(where):
@@ -95,6 +98,7 @@ class AdaptivePreconditioner:
             "asked": self._asked,
             "n": self._n,
             "drawn_at": self._drawn_at.tolist(),
+            "reads": self._reads,
         }
         return plain, {"pivots": self._pivots}
 
@@ -102,7 +106,7 @@ class AdaptivePreconditioner:
         """Be as when `state` was called; without pivots, until that is called for another state."""
         seen = plain["seen"]
         self.seen = None if seen is None else (seen[0], seen[1])
-        self._asked, self._n = plain["asked"], plain["n"]
+        self._asked, self._n, self._reads = plain["asked"], plain["n"], plain.get("reads", False)
         self._drawn_at = torch.tensor(plain["drawn_at"], dtype=torch.float64)
         self._pivots = torch.zeros(0, dtype=torch.long) if pivots is None else pivots
         self._predecessors = None
@@ -111,7 +115,7 @@ class AdaptivePreconditioner:
         n, d = covariance.operator.X.shape
         if self.rank is not None:
             return min(self.rank, n)
-        if covariance.operator.kept:
+        if self._reads:
             d = 0  # products read what the first of them evaluates
         m, precise = self.neighbours, covariance.operator.dtype == torch.float64
         best = choose_rank(

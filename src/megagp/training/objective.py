@@ -12,7 +12,6 @@ from torch import Tensor
 from megagp.checkpoint import Checkpoint
 from megagp.covariance import Covariance
 from megagp.distributed import ALONE, Ranks
-from megagp.engines import keeping_budget
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
 from megagp.operator import KernelOperator
@@ -141,7 +140,7 @@ class Objective:
             kernel,
             engine=solving.engine,
             dtype=solving.dtype,
-            cache_budget=keeping_budget(X.shape[1], X.device),
+            cache_budget=None,
             ranks=solving.ranks,
         )
         self.preconditioner = AdaptivePreconditioner(

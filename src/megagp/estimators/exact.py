@@ -282,14 +282,16 @@ class GPRegressor(Regressor):
         method = one_of("variance", self.variance if variance is None else variance, VARIANCES)
         X_new = self._whitened(X)
         ranks = self._ranks()
-        mean = self._y_whitening.undo(spread(self.posterior_.predict, X_new, ranks))
+        posterior, undo = self.posterior_, self._y_whitening.undo
         if not (return_std or return_cov):
-            return self._shaped(mean)
+            return self._shaped(undo(spread(posterior.predict, X_new, ranks)))
         scale = self._y_whitening.scale
         noise = self._noise_at(X_new) * (not latent)
         if return_std:
-            found = spread(lambda x: self.posterior_.variance(x, method), X_new, ranks) + noise
-            return self._shaped(mean), self._shaped(found.sqrt()[:, None] * scale)
+            found = spread(lambda x: posterior.predict_with_variance(x, method), X_new, ranks)
+            std = (found[:, -1] + noise).sqrt()
+            return self._shaped(undo(found[:, :-1])), self._shaped(std[:, None] * scale)
+        mean = undo(spread(posterior.predict, X_new, ranks))
         C = self._covariance(X_new)
         C.diagonal().add_(noise)
         return self._shaped(mean), self._shaped(C[:, :, None] * scale.square())

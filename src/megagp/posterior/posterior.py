@@ -74,12 +74,12 @@ class Posterior:
 
     def predict(self, X_new: Tensor) -> Tensor:
         """The mean at new points, m x p. Cost O(m n)."""
-        p = self.weights.shape[1]
-        return self._products(X_new)[:, :p] + basis(X_new, self.mean) @ self.trend.coefficients
+        return self._mean_and_gap(X_new)[0]
 
-    def variance(self, X_new: Tensor, method: str) -> Tensor:
-        """The variance of the latent function at new points, m; an upper bound on the exact one.
+    def predict_with_variance(self, X_new: Tensor, method: str) -> Tensor:
+        """Means, and the variance of the latent function, an upper bound on the exact one.
 
+        m x (p + 1), the variances last; both rest on one product with k(X_new, X).
         method: "joint", from the pivots and each point's neighbours; "lanczos", the paper's
         cache; "exact", a solve to tolerance for every new point.
         """
@@ -88,13 +88,13 @@ class Posterior:
             way = self._joint
         else:
             way = self._lanczos if method == "lanczos" else self._exact
-        latent = way.latent(X_new)
-        U = self._trend_gap(X_new)
-        return latent + ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
+        mean, U = self._mean_and_gap(X_new)
+        of_trend = ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
+        return torch.cat([mean, (way.latent(X_new) + of_trend)[:, None]], dim=1)
 
     def covariance(self, X_new: Tensor) -> Tensor:
         """The covariance of the latent function between new points, m x m, by solves."""
-        U = self._trend_gap(X_new)
+        _, U = self._mean_and_gap(X_new)
         C = self._exact.covariance(X_new) + U @ self.trend.covariance @ U.T
         return 0.5 * (C + C.T)
 
@@ -135,12 +135,11 @@ class Posterior:
             parts.append(K.matmul(V))
         return torch.cat(parts)
 
-    def _trend_gap(self, X_new: Tensor) -> Tensor:
-        """u = h(x) - Gᵀ k(X, x), m x q."""
-        H = basis(X_new, self.mean)
-        if H.shape[1] == 0:
-            return H
-        return H - self._products(X_new)[:, self.weights.shape[1] :]
+    def _mean_and_gap(self, X_new: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean, m x p, and u = h(x) - Gᵀ k(X, x), m x q."""
+        H, p = basis(X_new, self.mean), self.weights.shape[1]
+        products = self._products(X_new)
+        return products[:, :p] + H @ self.trend.coefficients, H - products[:, p:]
 
     @cached_property
     def _K_hat(self) -> Covariance:

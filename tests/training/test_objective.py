@@ -152,6 +152,26 @@ def test_probes_of_many_points_are_solved_more_loosely(monkeypatch):
     assert residuals[0] <= 0.1 < residuals[1] <= 0.2
 
 
+@pytest.mark.parametrize(("many", "refused"), [(150, True), (151, False)])
+def test_a_trial_of_many_points_that_float32_fails_at_is_refused(monkeypatch, many, refused):
+    monkeypatch.setattr("megagp.training.objective.MANY_POINTS", many)
+    f = objective(kernel=Matern32([1.0, 1.0]), noise=0.1, rank=0, neighbours=0, max_iter=60)
+    theta = f.parameters.get()
+    good, _ = f(theta)
+    far = theta.copy()
+    far[-1] = np.log(1e-9)  # so little noise that no solve with entries in float32 converges
+    loss, _ = f(far, hold=True)
+    assert np.isfinite(loss) != refused
+    assert (f.operator.dtype == torch.float32) == refused
+    if refused:
+        assert "float32" in str(f.failure)
+        assert f.tally.evaluations == 2
+    # Not a trial: there is nothing shorter, so float64 it is.
+    assert np.isfinite(f(far)[0])
+    assert f.operator.dtype == torch.float64
+    assert f(theta)[0] == pytest.approx(good, abs=5e-3)
+
+
 def test_a_failure_holds_on_to_nothing_large(monkeypatch):
     def fail(*args, **options):
         raise ValueError("no")

@@ -281,6 +281,15 @@ class Objective:
         self.refine = found.refined
         rounding = found.rounding / self.Y.numel()
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
+        if single and failed and hold and len(self.Y) >= MANY_POINTS and self._state is not None:
+            # A trial, and in float64 one of so many points takes longer than the whole search has:
+            # a shorter step, which float32 may serve, comes first.
+            steps = int(found.solve.iterations.max())
+            self.tally.kernel_evaluations += float(len(self.Y)) ** 2 / 2 * steps
+            raise ValueError(
+                "kernel: expected hyperparameters at which solves with entries in float32 "
+                f"converge, got residuals up to {float(found.solve.residual.max()):.2g}"
+            )
         if single and (failed or rounding > self._most_rounding):
             # Entries rounded to float32 are not those of a positive definite matrix any more, or
             # of one too far from K̂: from here on in float64.

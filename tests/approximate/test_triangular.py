@@ -7,6 +7,8 @@ import torch
 from megagp.approximate.triangular import (
     LEAF,
     congruent,
+    gram,
+    inverse,
     inverse_cholesky,
     lower_product,
     mirrored,
@@ -49,6 +51,21 @@ def test_congruent(m):
     found = congruent(W, S.tril())
     np.testing.assert_allclose(found, W.T @ S @ W, atol=1e-12 * m**2)
     np.testing.assert_array_equal(found, found.T)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_gram(m):
+    R = tensor(m, m).tril()
+    np.testing.assert_allclose(gram(R), R.T @ R, atol=1e-12 * m)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_inverse(m):
+    L = tensor(m, m).tril() / m
+    L.diagonal().add_(2.0)
+    found = inverse(L)
+    np.testing.assert_array_equal(found.triu(1), 0)
+    np.testing.assert_allclose(found @ L, np.eye(m), atol=1e-12)
 
 
 @pytest.mark.parametrize("m", SIZES)

@@ -30,6 +30,13 @@ def lower_product(A: Tensor, B: Tensor) -> Tensor:
     return out
 
 
+def gram(R: Tensor) -> Tensor:
+    """Rᵀ R for lower triangular R, above whose diagonal there must be zeros."""
+    out = torch.empty_like(R)
+    _upper_lower(R.T, R, out)
+    return out
+
+
 def congruent(W: Tensor, M: Tensor) -> Tensor:
     """Wᵀ S W, symmetric, for lower triangular W and the symmetric S with lower triangle M.
 
@@ -51,6 +58,13 @@ def inverse_cholesky(K: Tensor) -> Tensor | None:
     """
     out = torch.zeros(K.shape, dtype=K.dtype)
     return out if _inverse_cholesky(K, out) and bool(out.diagonal().isfinite().all()) else None
+
+
+def inverse(L: Tensor) -> Tensor:
+    """L⁻¹ for lower triangular L, above whose diagonal there must be zeros."""
+    out = torch.zeros(L.shape, dtype=L.dtype)
+    _inverse(L, out)
+    return out
 
 
 def mirrored(L: Tensor) -> Tensor:
@@ -125,6 +139,19 @@ def _inverse_cholesky(K: Tensor, out: Tensor) -> bool:
     right = triangular_product(out[one, one].T, L.T, upper=True).neg_().T
     triangular_product(out[two, two], right, upper=False, out=out[two, one])
     return True
+
+
+def _inverse(L: Tensor, out: Tensor) -> None:
+    """W₂₁ = -W₂₂ L₂₁ W₁₁."""
+    if len(L) <= LEAF:
+        eye = torch.eye(len(L), dtype=L.dtype)
+        out.copy_(torch.linalg.solve_triangular(L, eye, upper=False))
+        return
+    one, two = _halves(len(L))
+    _inverse(L[one, one], out[one, one])
+    _inverse(L[two, two], out[two, two])
+    right = triangular_product(out[one, one].T, L[two, one].T, upper=True).neg_().T
+    triangular_product(out[two, two], right, upper=False, out=out[two, one])
 
 
 def _downdate(K: Tensor, A: Tensor) -> None:

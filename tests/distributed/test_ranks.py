@@ -109,7 +109,14 @@ def test_choice_of_inputs(alone, together):
 
 
 def test_sgpr(alone, together):
-    compare(together[0]["sparse"], alone["sparse"], rtol=1e-5, atol=1e-6)
+    steps = {name for name in alone["sparse"] if name.startswith("adam")}
+    found, expected = (
+        [{k: v for k, v in of["sparse"].items() if (k in steps) == single} for single in (0, 1)]
+        for of in (together[0], alone)
+    )
+    compare(found[0], expected[0], rtol=1e-5, atol=1e-6)
+    # Adam's steps are float32, whose sums depend on how rows are shared out.
+    compare(found[1], expected[1], rtol=1e-4, atol=2e-5)
     same_on_all(together, "sparse")
 
 

@@ -2,7 +2,8 @@
 
 The gradient verb of an engine takes weights of low rank, U Wᵀ. Here the weight G is dense, and of
 rank m; what is cheap is m d operations for each row, against the m² of the bounds that ask for it.
-Everything is float64, in which squared distances may be taken in product form. A bound asks for K
+Squared distances are float64, in which they may be taken in product form; what follows from them is
+of the type asked for, and sums over rows are float64. K(Z, Z) is float64 always. A bound asks for K
 first and for the derivative then: what both need is kept between them while KEPT bytes allow it.
 """
 
@@ -32,8 +33,9 @@ Kept: TypeAlias = "dict[int, tuple[Tensor, list[_Tape]]]"
 ROWS, TILE = 2048, 1 << 25
 # Bytes that are kept between K and its derivative.
 KEPT = 1 << 28
-# Bytes of the strips in which entries are evaluated: they stay in cache between operations.
-STRIP = 1 << 19
+# Bytes of the strips of float64 in which entries are evaluated: they stay in cache between
+# operations.
+STRIP = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,23 @@ class Derivative:
         return Derivative(shaped, Z.reshape(self.Z.shape))
 
 
+class Room:
+    """Matrices of one type that are used again: of new ones the system clears every page."""
+
+    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+        self.dtype = dtype
+        self._free: dict[tuple[int, int], list[Tensor]] = {}
+
+    def take(self, rows: int, columns: int) -> Tensor:
+        """One with anything in it."""
+        free = self._free.get((rows, columns))
+        return free.pop() if free else torch.empty(rows, columns, dtype=self.dtype)
+
+    def give(self, matrix: Tensor) -> None:
+        """Back: whoever still looks at it may see it change."""
+        self._free.setdefault((len(matrix), matrix.shape[1]), []).append(matrix)
+
+
 class CrossCovariance:
     """K(X, Z) for fixed inducing points Z (m x d) and hyperparameters, tile by tile."""
 
@@ -70,9 +89,9 @@ class CrossCovariance:
         ]
         self._of_Z: Kept = {}
 
-    def over(self, X: Tensor) -> Tiles:
-        """K(X, Z) in tiles, and derivatives."""
-        return Tiles(self, X)
+    def over(self, X: Tensor, room: Room | None = None) -> Tiles:
+        """K(X, Z) in tiles, and derivatives; room: for what is kept, with the type of K."""
+        return Tiles(self, X, Room() if room is None else room)
 
     def rows(self, n: int) -> Iterator[slice]:
         """Runs of rows that make up n, each worth a tile."""
@@ -81,11 +100,11 @@ class CrossCovariance:
             yield slice(start, min(start + rows, n))
 
     @torch.no_grad()
-    def block(self, X: Tensor) -> Tensor:
+    def block(self, X: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """K(X, Z), n x m."""
-        K = self._terms[0].evaluate(X)
+        K = self._terms[0].evaluate(X, dtype)
         for term in self._terms[1:]:
-            K += term.evaluate(X)
+            K += term.evaluate(X, dtype)
         return K
 
     def square(self) -> Tensor:
@@ -93,13 +112,13 @@ class CrossCovariance:
 
         Not to be changed.
         """
-        K = _joined(self.blocks(self.Z, self._of_Z))
+        K = _joined(self.blocks(self.Z, Room(), self._of_Z))
         K.diagonal().copy_(self.kernel.diagonal(self.Z).detach())
         return K
 
     def square_derivative(self, D: Tensor) -> Derivative:
         """Of Σ D * K(Z, Z) for symmetric D, with Z on both sides."""
-        one_side = self.derivative(self.Z, lambda rows, K: D[rows], self._of_Z)
+        one_side = self.derivative(self.Z, Room(), lambda rows, K: D[rows], self._of_Z)
         return Derivative(one_side.hyperparameters, 2 * one_side.Z)
 
     def diagonal_derivative(self, X: Tensor, x_weight: float, z_weight: float) -> Derivative:
@@ -116,26 +135,33 @@ class CrossCovariance:
         )
         return Derivative(dict(zip(values, found, strict=False)), found[-1])
 
-    def blocks(self, X: Tensor, kept: Kept) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of X, and K for them; `kept` is filled for the derivative."""
-        room = float(KEPT)
+    def blocks(
+        self, X: Tensor, room: Room, kept: Kept, beside: int = 0
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of X, and K for them; `kept` is filled for the derivative.
+
+        beside: matrices as large as a tile that the caller keeps with it.
+        """
+        left = float(KEPT)
         for rows in self.rows(len(X)):
-            room -= self._bytes(rows.stop - rows.start)
-            if room < 0:
-                yield rows, self.block(X[rows])
+            left -= self._bytes(rows.stop - rows.start, room.dtype, beside)
+            if left < 0:
+                yield rows, self.block(X[rows], room.dtype)
             else:
-                kept[rows.start] = self._forward(X[rows])
+                kept[rows.start] = self._forward(X[rows], room)
                 yield rows, kept[rows.start][0]
 
     @torch.no_grad()
-    def derivative(self, X: Tensor, weight: Weight, kept: Kept) -> Derivative:
+    def derivative(self, X: Tensor, room: Room, weight: Weight, kept: Kept) -> Derivative:
         """Of Σ G * K(X, Z) with G = weight(rows, K), held fixed; `kept` is used up."""
         for rows in self.rows(len(X)):
-            found = kept.pop(rows.start) if rows.start in kept else self._forward(X[rows])
+            found = kept.pop(rows.start) if rows.start in kept else self._forward(X[rows], room)
             K, tapes = found
             G = weight(rows, K)
             for term, tape in zip(self._terms, tapes, strict=True):
                 term.backward(tape, G)
+                for matrix in tape.lent:
+                    room.give(matrix)
         total = Derivative({}, torch.zeros_like(self.Z))
         for term in self._terms:
             part = term.collect()
@@ -143,31 +169,44 @@ class CrossCovariance:
         return total
 
     @torch.no_grad()
-    def _forward(self, X: Tensor) -> tuple[Tensor, list[_Tape]]:
-        tapes = [term.forward(X) for term in self._terms]
+    def _forward(self, X: Tensor, room: Room) -> tuple[Tensor, list[_Tape]]:
+        tapes = [term.forward(X, room) for term in self._terms]
         K = tapes[0].K.detach()
         for tape in tapes[1:]:
             K = K + tape.K.detach()
-        return K, tapes
+        return K.to(room.dtype), tapes
 
-    def _bytes(self, rows: int) -> float:
+    def _bytes(self, rows: int, dtype: torch.dtype, beside: int) -> float:
         """What is kept of so many rows; it is not known of kernels by autograd."""
         if not all(isinstance(term, _Radial) for term in self._terms):
             return math.inf
         more = 1 if len(self._terms) > 1 else 0
-        return 8.0 * rows * len(self.Z) * (2 * len(self._terms) + more)
+        tiles = 2 * len(self._terms) + more + beside
+        return float(dtype.itemsize * rows * len(self.Z) * tiles)
 
 
 class Tiles:
     """K(X, Z) for one X, in tiles of rows: first `blocks`, if at all, then `derivative`."""
 
-    def __init__(self, cross: CrossCovariance, X: Tensor) -> None:
-        self.cross, self.X = cross, X
+    def __init__(self, cross: CrossCovariance, X: Tensor, room: Room) -> None:
+        self.cross, self.X, self.room = cross, X, room
         self._kept: Kept = {}
+        self._beside: dict[int, Tensor] = {}
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Rows, and K for them, which is not to be changed."""
-        return self.cross.blocks(self.X, self._kept)
+    def blocks(self, beside: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """Rows, and K for them, which is not to be changed; `beside` matrices may be kept too."""
+        return self.cross.blocks(self.X, self.room, self._kept, beside)
+
+    def keep(self, rows: slice, A: Tensor) -> None:
+        """Keep a matrix that was taken from `room` beside the tile of these rows, if it is kept."""
+        if rows.start in self._kept:
+            self._beside[rows.start] = A
+        else:
+            self.room.give(A)
+
+    def take(self, rows: slice) -> Tensor | None:
+        """What was kept beside the tile of these rows, once."""
+        return self._beside.pop(rows.start, None)
 
     def whole(self) -> Tensor:
         """All tiles as one, n x m, which is not to be changed."""
@@ -175,26 +214,27 @@ class Tiles:
 
     def derivative(self, weight: Weight) -> Derivative:
         """Of Σ G * K(X, Z) with G = weight(rows, K), held fixed."""
-        return self.cross.derivative(self.X, weight, self._kept)
+        return self.cross.derivative(self.X, self.room, weight, self._kept)
 
 
 @dataclass(frozen=True)
 class _Tape:
-    """A summand of K(X, Z), and what else its derivative needs."""
+    """A summand of K(X, Z), and what else its derivative needs; lent: what goes back to Room."""
 
     K: Tensor
     saved: tuple[Tensor, ...]
+    lent: tuple[Tensor, ...] = ()
 
 
 class _Term(ABC):
     """Abstract: a summand of the kernel, with the derivatives that have been added up so far."""
 
     @abstractmethod
-    def evaluate(self, X: Tensor) -> Tensor:
+    def evaluate(self, X: Tensor, dtype: torch.dtype) -> Tensor:
         """Its part of K(X, Z)."""
 
     @abstractmethod
-    def forward(self, X: Tensor) -> _Tape:
+    def forward(self, X: Tensor, room: Room) -> _Tape:
         """The same, ready for `backward`."""
 
     @abstractmethod
@@ -227,27 +267,30 @@ class _Radial(_Term):
             self._right = torch.cat([-2 * self._g, torch.ones_like(squares), squares], 1).T
         self._clear()
 
-    def evaluate(self, X: Tensor) -> Tensor:
-        return self._values(self._features(X), None)
+    def evaluate(self, X: Tensor, dtype: torch.dtype) -> Tensor:
+        K = torch.empty(len(X), len(self._g), dtype=dtype)
+        self._fill(self._features(X), K, None)
+        return K
 
-    def forward(self, X: Tensor) -> _Tape:
+    def forward(self, X: Tensor, room: Room) -> _Tape:
         f = self._features(X)
-        slope = torch.empty(len(X), len(self._g), dtype=torch.float64)
-        return _Tape(self._values(f, slope), (f, slope))
+        K, slope = (room.take(len(X), len(self._g)) for _ in range(2))
+        self._fill(f, K, slope)
+        return _Tape(K, (f, slope), (K, slope))
 
     def backward(self, tape: _Tape, G: Tensor) -> None:
         f, slope = tape.saved
-        left = torch.cat([f, f.square(), torch.ones_like(f[:, :1])], 1)
-        # Wᵀ [f, f², 1] in one product.
+        left = torch.cat([f, f.square(), torch.ones_like(f[:, :1])], 1).to(slope.dtype)
+        # [f, f², 1]ᵀ W in one product; the other way round, Wᵀ [f, f², 1], it takes twice as long.
         for rows in _strips(len(f), len(self._g)):
-            weights = G[rows].double()
+            weights = G[rows].to(slope.dtype)
             self._by_scale += weights.reshape(-1) @ tape.K[rows].reshape(-1)
-            self._sums.addmm_(slope[rows].mul_(weights).T, left[rows])
+            self._sums += left[rows].T @ slope[rows].mul_(weights)
 
     def collect(self) -> Derivative:
         kernel, g = self._kernel, self._g
         d = g.shape[1]
-        Wf, Wff, v = torch.split(self._scale * self._sums, [d, d, 1], dim=1)
+        Wf, Wff, v = torch.split(self._scale * self._sums.T, [d, d, 1], dim=1)
         by_g = 2 * (v * g - Wf)
         spread = (Wff + v * g.square() - 2 * g * Wf).sum(0)
         lengthscale = kernel.lengthscale.detach()
@@ -269,20 +312,23 @@ class _Radial(_Term):
     def _features(self, X: Tensor) -> Tensor:
         return self._kernel.features(X).detach() - self._centre
 
-    def _values(self, f: Tensor, slope: Tensor | None) -> Tensor:
-        """The term of K, and ρ' into `slope`."""
-        K = torch.empty(len(f), len(self._g), dtype=torch.float64)
+    def _fill(self, f: Tensor, K: Tensor, slope: Tensor | None) -> None:
+        """The term of K into K, and ρ' into `slope`."""
         squares = f.square().sum(1, keepdim=True)
         left = torch.cat([f, squares, torch.ones_like(squares)], 1)
         for rows in _strips(*K.shape):
-            r2 = torch.mm(left[rows], self._right, out=K[rows]).clamp_(min=0.0)
+            r2 = K[rows]
+            if K.dtype == torch.float64:
+                torch.mm(left[rows], self._right, out=r2)
+            else:
+                r2.copy_(left[rows] @ self._right)
+            r2.clamp_(min=0.0)
             self._formula(r2, None if slope is None else slope[rows])
             r2.mul_(self._scale)
-        return K
 
     def _clear(self) -> None:
         m, d = self._g.shape
-        self._sums = torch.zeros(m, 2 * d + 1, dtype=torch.float64)
+        self._sums = torch.zeros(2 * d + 1, m, dtype=torch.float64)
         self._by_scale = torch.zeros((), dtype=torch.float64)
 
 
@@ -293,10 +339,10 @@ class _Differentiated(_Term):
         self._prefix, self._kernel, self._Z = prefix, kernel, Z.detach()
         self._clear()
 
-    def evaluate(self, X: Tensor) -> Tensor:
-        return self._kernel.evaluate(X, self._Z).detach().clone()
+    def evaluate(self, X: Tensor, dtype: torch.dtype) -> Tensor:
+        return self._kernel.evaluate(X, self._Z).detach().to(dtype, copy=True)
 
-    def forward(self, X: Tensor) -> _Tape:
+    def forward(self, X: Tensor, room: Room) -> _Tape:
         with torch.enable_grad():
             values = _free_values(self._kernel)
             leaf = self._Z.clone().requires_grad_()

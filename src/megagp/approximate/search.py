@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,7 +11,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from megagp.approximate.cross import CrossCovariance, Tiles
+from megagp.approximate.cross import CrossCovariance, Room, Tiles
+from megagp.approximate.factor import factorise
 from megagp.approximate.parameters import InducingParameters
 from megagp.approximate.sgpr import Collapsed, collapse, gradient, moments
 from megagp.distributed import ALONE, Ranks
@@ -20,6 +22,8 @@ from megagp.training.parameters import Vector
 
 # Pairs that L-BFGS remembers.
 MEMORY = 20
+# The largest magnification of rounding (`Factor`) with which a step of Adam takes float32.
+MAGNIFIED = 1e6
 
 Report: TypeAlias = Callable[[int, float], None]  # step, loss
 
@@ -28,6 +32,8 @@ class CollapsedLoss:
     """θ -> (loss, gradient), loss = -bound / (n p); it remembers the best θ.
 
     X: n x d; Y: n x p; H: n x q. ranks: share out the rows; `lead` says who calls.
+    products: the type of products over rows, wherever rounding leaves them right (`evaluate`).
+    evaluations: how many there were, by type.
     """
 
     def __init__(
@@ -38,24 +44,35 @@ class CollapsedLoss:
         parameters: InducingParameters,
         jitter: float,
         ranks: Ranks = ALONE,
+        products: torch.dtype = torch.float64,
     ) -> None:
         self.n, self.p, self.ranks = len(X), Y.shape[1], ranks
         rows = ranks.rows(self.n)
         self.X, self.TH = X[rows], torch.cat([Y[rows], H[rows]], dim=1)
-        self.parameters, self.jitter = parameters, jitter
-        self.evaluations = 0
+        self.parameters, self.jitter, self.products = parameters, jitter, products
+        self._room = Room(products)
+        self.evaluations: Counter[torch.dtype] = Counter()
         self.largest_share = 0.0
         start = torch.from_numpy(parameters.clip(parameters.get()))
         self.best = np.inf, ranks.agree(start).numpy()
 
-    def evaluate(self) -> tuple[Collapsed, Tiles]:
-        """The bound at the present hyperparameters and Z, and what its gradient is made of."""
-        at = self.parameters
-        tiles = CrossCovariance(at.kernel, at.Z).over(self.X)
-        found = moments(tiles, self.TH, self.jitter, self.ranks)
-        self.evaluations += 1
-        self.largest_share = max(self.largest_share, found.factor.share)
-        return collapse(found, self.n, self.p, float(at.noise.value), self.ranks), tiles
+    def evaluate(self, products: torch.dtype = torch.float64) -> tuple[Collapsed, Tiles]:
+        """The bound at the present hyperparameters and Z, and what its gradient is made of.
+
+        products: the type of products over rows; float64 where K(Z, Z) is too near to singular.
+        """
+        at, ranks = self.parameters, self.ranks
+        cross = CrossCovariance(at.kernel, at.Z)
+        factor = factorise(cross.square(), self.jitter, ranks)
+        if products != torch.float64 and not self._agreed(factor.magnification < MAGNIFIED):
+            products = torch.float64
+        if self._room.dtype != products:
+            self._room = Room(products)
+        tiles = cross.over(self.X, self._room)
+        found = moments(tiles, self.TH, factor, ranks)
+        self.evaluations[products] += 1
+        self.largest_share = max(self.largest_share, factor.share)
+        return collapse(found, self.n, self.p, float(at.noise.value), ranks), tiles
 
     def lead(self, search: Callable[[], None]) -> None:
         """search() on rank 0 alone: the others evaluate wherever it does.
@@ -89,17 +106,30 @@ class CollapsedLoss:
 
     def _evaluate(self, theta: Vector) -> tuple[float, Vector]:
         self.parameters.set(theta)
+        loss, slope = self._loss(self.products)
+        if self.products != torch.float64 and not self._agreed(
+            np.isfinite(loss) and bool(np.isfinite(slope).all())
+        ):
+            loss, slope = self._loss(torch.float64)
+        if loss < self.best[0]:
+            self.best = loss, theta.copy()
+        return loss, slope
+
+    def _loss(self, products: torch.dtype) -> tuple[float, Vector]:
+        """The loss and its gradient at the present θ."""
         try:
-            at, tiles = self.evaluate()
+            at, tiles = self.evaluate(products)
         except ValueError:
             # No factor at this θ, even with jitter raised: a wall to the optimiser.
-            return np.inf, np.zeros_like(theta)
+            return np.inf, np.zeros_like(self.best[1])
         by_value, by_Z = gradient(at, tiles, self.TH, self.n, self.p, self.ranks)
         size = self.n * self.p
         loss = float(self.ranks.agree(torch.tensor(-at.value / size, dtype=torch.float64)))
-        if loss < self.best[0]:
-            self.best = loss, theta.copy()
         return loss, -self.parameters.gather(by_value, by_Z) / size
+
+    def _agreed(self, holds: bool) -> bool:
+        """What rank 0 says: roundoff may differ from rank to rank."""
+        return bool(self.ranks.agree(torch.tensor(float(holds))))
 
     def settle(self) -> Collapsed:
         """Go to the best θ seen, and say what the bound is there."""

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from megagp.approximate import CollapsedLoss, adam, lbfgs
@@ -16,6 +17,8 @@ from megagp.kernels import Kernel, Matern32
 from megagp.mean import basis
 from megagp.progress import Progress
 
+# Rows for each inducing point, from which on Adam's steps take float32.
+ROWS = 4
 TRAININGS = ("lbfgs", "adam", "none")
 
 
@@ -52,7 +55,7 @@ class SGPRegressor(InducingRegressor):
     inducing_points_ : m x d, in the units of X
     log_marginal_likelihood_ : the lower bound on it, in the units of y
     n_iter_ : evaluations of the bound in training
-    diagnostics_ : dict: per phase seconds and steps; jitter
+    diagnostics_ : dict: per phase seconds and steps; evaluations by precision; jitter
     """
 
     def __init__(
@@ -115,7 +118,12 @@ class SGPRegressor(InducingRegressor):
         parameters = self._start(X, self._seed(ranks), ranks)
         chosen = time.perf_counter()
         progress.phase(name)
-        objective = CollapsedLoss(X, Y, basis(X, self.mean), parameters, self.jitter, ranks)
+        # Adam's next steps make up for rounding; L-BFGS takes it for curvature. With few rows for a
+        # point, time goes into m x m matrices, and the gradient by Z may be nothing but rounding.
+        single = self.training == "adam" and len(X) >= ROWS * len(parameters.Z)
+        products = torch.float32 if single else torch.float64
+        H = basis(X, self.mean)
+        objective = CollapsedLoss(X, Y, H, parameters, self.jitter, ranks, products)
         if self.training == "adam":
             objective.lead(lambda: adam(objective, self.steps, self.learning_rate, progress.step))
         elif self.training == "lbfgs":
@@ -127,14 +135,18 @@ class SGPRegressor(InducingRegressor):
         self.noise_variance_ = at.noise_variance
         self.n_samples_ = len(X)
         self.log_marginal_likelihood_ = self._in_units_of_y(at.value)
-        self.n_iter_ = objective.evaluations
+        self.n_iter_ = objective.evaluations.total()
         loss = -at.value / Y.numel()
         self.diagnostics_ = {
             "inducing_points": len(parameters.Z),
             "phases": [
                 seconds_report("inducing points", len(X), 1, chosen - begin, float("nan")),
-                seconds_report(name, len(X), objective.evaluations, trained - chosen, loss),
+                seconds_report(name, len(X), self.n_iter_, trained - chosen, loss),
             ],
+            "evaluations": {
+                "float32": objective.evaluations[torch.float32],
+                "float64": objective.evaluations[torch.float64],
+            },
             "jitter": jitter_report(self.jitter, objective.largest_share, at.factor.jitter),
         }
 

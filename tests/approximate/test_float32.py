@@ -63,6 +63,21 @@ def test_bound_and_gradient(name, noise):
     assert_close(found, dict(zip(wanted, by, strict=True)), ROUNDING * magnified)
 
 
+@pytest.mark.parametrize("noise", [1e-2, 1.0])
+@pytest.mark.parametrize("kernel", [Matern32(1.0), Matern32(8.0), RBF(0.5), RBF(1.0)], ids=repr)
+def test_gradient_by_Z_goes_with_what_is_magnified(kernel, noise):
+    """With jitter of 10⁻⁶ and many points; at MAGNIFIED, a tenth at the very most."""
+    many, near = tensor(400, D, seed=3), tensor(40, D, seed=4)
+    y = (2 * many[:, :1]).sin() + 0.1 * tensor(400, 1, seed=5)
+    single, double = (
+        step(kernel, noise, Room(dtype), many, near, y, torch.ones_like(y), 1e-6)
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert 40 <= double[2] < search.MAGNIFIED
+    off = (single[1]["Z"] - double[1]["Z"]).norm() / double[1]["Z"].norm()
+    assert off < 1e-7 * double[2]
+
+
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Several tiles, and strips of tiles and matrices with odd ends."""

@@ -22,7 +22,8 @@ from megagp.training.parameters import Vector
 
 # Pairs that L-BFGS remembers.
 MEMORY = 20
-# The largest magnification of rounding (`Factor`) with which a step of Adam takes float32.
+# Rounding may be magnified so much (`Factor`) where products are float32: of the gradient by Z it
+# then takes about a hundredth.
 MAGNIFIED = 1e6
 
 Report: TypeAlias = Callable[[int, float], None]  # step, loss

@@ -14,11 +14,10 @@ u = B⁻¹ F / σ², so that Aᵀ u is the mean at X, and α = L⁻ᵀ u:
 ∂/∂K(Z, Z) = -½ L⁻ᵀ (p (B⁻¹ - I + P / σ²) + u uᵀ) L⁻¹
 
 Where tiles are float64, A is not formed: P = L⁻¹ (K(Z, X) K(X, Z)) L⁻ᵀ and Aᵀ N L⁻¹ = K(X, Z) C,
-C = L⁻ᵀ N L⁻¹, are the fewest products. K(Z, Z) has eigenvalues down to the jitter j, of which L⁻¹
-on both sides magnifies rounding 1/j times: 10⁶, too much for float32. Where tiles are float32, A is
-formed, which L⁻¹ magnifies 1/√j times, and P is added up from it. Rounding of K by ε then is noise
-of variance ε² tr K(Z, Z)⁻¹ in A, as if each observation had so much more: what must be well
-below σ². m x m matrices are float64 in both.
+C = L⁻ᵀ N L⁻¹, are the fewest products. With eigenvalues of K(Z, Z) down to the jitter j, L⁻¹ on
+both sides magnifies what was rounded in them 1/j times: 10⁶, too much for float32. Where tiles are
+float32, A is formed, in which L⁻¹ magnifies rounding 1/√j times at most, and P and the derivative
+by K(X, Z) are products of it. m x m matrices and sums over tiles are float64 in both.
 
 Time O(n m²), memory O(m² + n) and a tile.
 """

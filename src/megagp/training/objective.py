@@ -14,6 +14,7 @@ from megagp.covariance import Covariance
 from megagp.distributed import ALONE, Ranks
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.likelihood import Evaluation, dense, stochastic
+from megagp.memory import release_freed
 from megagp.operator import KernelOperator
 from megagp.preconditioners import AdaptivePreconditioner, Preconditioner
 from megagp.solvers import Callback, Saver
@@ -274,6 +275,8 @@ class Objective:
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
         self._P = None  # not both at once: each takes most of the memory of a fit
+        if len(self.Y) >= MANY_POINTS:
+            release_freed()
         P = self._P = self.preconditioner.make(covariance, self._columns, hold)
         start = None if self.last is None else self.last.solutions
         found = self._stochastic(covariance, P, draw, start)

@@ -245,6 +245,8 @@ def test_tensors_must_be_finite(path, bad):
 @settings(
     max_examples=120,
     deadline=None,
+    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
@@ -266,7 +268,11 @@ PATCHES = [b'"', b"}", b"[", b"0", b"-1", b"9" * 30, b"F16", b"I64", b"null", b"
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(content=st.binary(max_size=200))
 def test_random_bytes_are_refused(tmp_path, content):
@@ -292,7 +298,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(data=st.data())
 def test_mutated_kernels_give_a_kernel_or_a_storage_error(data):
     document = kernel_to_json(kernel_cases(2)["nested"])

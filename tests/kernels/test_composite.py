@@ -26,12 +26,14 @@ kernels = st.recursive(
     lambda k: st.one_of(st.builds(Sum, k, k), st.builds(Product, k, k)),
     max_leaves=4,
 )
-algebra = settings(deadline=None, max_examples=25)
+algebra = settings(deadline=None, max_examples=25, derandomize=True, database=None)
 
 
 def close(a, b):
-    torch.testing.assert_close(a.evaluate(X, Z), b.evaluate(X, Z), rtol=1e-12, atol=1e-300)
-    torch.testing.assert_close(a.diagonal(X), b.diagonal(X), rtol=1e-12, atol=1e-300)
+    for found, expected in ((a.evaluate(X, Z), b.evaluate(X, Z)), (a.diagonal(X), b.diagonal(X))):
+        # Summands may cancel in one entry; they are no larger than where they do not.
+        atol = 1e-14 * float(expected.abs().max()) + 1e-300
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=atol)
     return True
 
 

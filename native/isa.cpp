@@ -17,6 +17,7 @@ namespace {
 #include "tile.h"
 //
 #include "joint.h"
+#include "kept.h"
 //
 #include "vecchia.h"
 //
@@ -72,8 +73,10 @@ const InstructionSet instruction_set = {
     {matmul<float>, gradient<float>, block<float>},
     {matmul<double>, gradient<double>, block<double>},
     add_split,
-    {factor_size<float>, joint_room<float>, factorise_cell<float>, cell_variance<float>},
-    {factor_size<double>, joint_room<double>, factorise_cell<double>, cell_variance<double>},
+    {joint_room<float>, factorise_cell<float>, cell_variance<float>, kept_size<float>,
+     kept_room<float>, make_kept<float>, kept_variance<float>},
+    {joint_room<double>, factorise_cell<double>, cell_variance<double>, kept_size<double>,
+     kept_room<double>, make_kept<double>, kept_variance<double>},
     {vecchia_room, vecchia_rows<float>},
     {vecchia_room, vecchia_rows<double>},
     {near_block, translate, reflect, add_reflected, moments, evaluate},

@@ -153,22 +153,71 @@ bool factorise(int64_t blocks, T* tiles, T* scratch) {
     return true;
 }
 
-// v = S^-1 v for `count` vectors, each blocks * G long. lanes: count * G * LANES entries of room.
+// A vector of V from entries of T, which may be narrower.
+template <class V, class T>
+inline vec<V> load_as(const T* p) {
+    if constexpr (sizeof(T) == sizeof(V)) {
+        return load(p);
+    } else {
+        typedef T narrow __attribute__((vector_size(MEGAGP_VECTOR_BYTES / 2), may_alias));
+        return __builtin_convertvector(*reinterpret_cast<const narrow*>(p), vec<V>);
+    }
+}
+
+// to[q] -= tile^T from[q] for Q vectors, with tile [c][r]: sums of a slice of r stay in registers.
+template <int Q, class T, class V>
+void subtract_columns(const T* tile, const V* from, int64_t stride, V* to) {
+    constexpr int64_t G = GROUP<T>;
+    constexpr int L = LANES<V>, SLICE = 4;
+    for (int64_t r = 0; r < G; r += SLICE * L) {
+        vec<V> sums[Q][SLICE];
+        for (int q = 0; q < Q; ++q)
+            for (int n = 0; n < SLICE; ++n) sums[q][n] = load(to + q * stride + r + n * L);
+        for (int64_t c = 0; c < G; ++c) {
+            vec<V> row[SLICE];
+            for (int n = 0; n < SLICE; ++n) row[n] = load_as<V>(tile + c * G + r + n * L);
+            for (int q = 0; q < Q; ++q) {
+                const vec<V> u = splat(from[q * stride + c]);
+                for (int n = 0; n < SLICE; ++n) sums[q][n] = sums[q][n] - u * row[n];
+            }
+        }
+        for (int q = 0; q < Q; ++q)
+            for (int n = 0; n < SLICE; ++n) store(to + q * stride + r + n * L, sums[q][n]);
+    }
+}
+
+template <class T, class V>
+void subtract_columns(const T* tile, const V* from, int64_t stride, int64_t count, V* to) {
+    int64_t q = 0;
+    for (; q + 4 <= count; q += 4)
+        subtract_columns<4>(tile, from + q * stride, stride, to + q * stride);
+    for (; q < count; ++q) subtract_columns<1>(tile, from + q * stride, stride, to + q * stride);
+}
+
+// v = L^-1 v for `count` vectors, each blocks * G long, in their own precision.
+template <class T, class V>
+void solve_lower(int64_t blocks, const T* tiles, int64_t count, V* v) {
+    constexpr int64_t G = GROUP<T>, A = G * G;
+    const int64_t m = blocks * G;
+    alignas(64) V room[G];
+    for (int64_t J = 0; J < blocks; ++J) {
+        for (int64_t q = 0; q < count; ++q) {
+            V* at = v + q * m + J * G;
+            for (int64_t c = 0; c < G; ++c) room[c] = 0;
+            subtract_columns<1>(tiles + tile_index(J, J) * A, at, 0, room);
+            for (int64_t c = 0; c < G; ++c) at[c] = room[c];
+        }
+        for (int64_t I = J + 1; I < blocks; ++I)
+            subtract_columns(tiles + tile_index(I, J) * A, v + J * G, m, count, v + I * G);
+    }
+}
+
+// v = L^-T v for `count` vectors. lanes: count * G * LANES entries of room.
 template <class T>
-void solve_factorised(int64_t blocks, const T* tiles, int64_t count, T* lanes, T* v) {
+void solve_upper(int64_t blocks, const T* tiles, int64_t count, T* lanes, T* v) {
     constexpr int64_t G = GROUP<T>, A = G * G;
     constexpr int L = LANES<T>, N = G / L;
     const int64_t m = blocks * G;
-    // to -= tile^T from, with tile [c][r]: a column's sums stay in registers.
-    const auto subtract = [](const T* tile, const T* from, T* to) {
-        vec<T> sums[N];
-        for (int n = 0; n < N; ++n) sums[n] = load(to + n * L);
-        for (int64_t c = 0; c < G; ++c) {
-            const vec<T> u = splat(from[c]);
-            for (int n = 0; n < N; ++n) sums[n] = sums[n] - u * load(tile + c * G + n * L);
-        }
-        for (int n = 0; n < N; ++n) store(to + n * L, sums[n]);
-    };
     // lanes[c] += the products in tile[c] . from, not yet added up.
     const auto collect = [](const T* tile, const T* from, T* into) {
         vec<T> w[N];
@@ -180,18 +229,7 @@ void solve_factorised(int64_t blocks, const T* tiles, int64_t count, T* lanes, T
         }
     };
     alignas(64) T room[G];
-    for (int64_t J = 0; J < blocks; ++J) {  // L y = v
-        for (int64_t q = 0; q < count; ++q) {
-            T* at = v + q * m + J * G;
-            for (int64_t c = 0; c < G; ++c) room[c] = 0;
-            subtract(tiles + tile_index(J, J) * A, at, room);
-            for (int64_t c = 0; c < G; ++c) at[c] = room[c];
-        }
-        for (int64_t I = J + 1; I < blocks; ++I)
-            for (int64_t q = 0; q < count; ++q)
-                subtract(tiles + tile_index(I, J) * A, v + q * m + J * G, v + q * m + I * G);
-    }
-    for (int64_t J = blocks - 1; J >= 0; --J) {  // L^T w = y
+    for (int64_t J = blocks - 1; J >= 0; --J) {
         for (int64_t s = 0; s < count * G * L; ++s) lanes[s] = 0;
         for (int64_t I = J + 1; I < blocks; ++I)
             for (int64_t q = 0; q < count; ++q)
@@ -315,11 +353,17 @@ void subtract_covariance_product(const JointJob& job, const JointCell& cell, con
     }
 }
 
+// Entries of a factor of m points.
+template <class T>
+int64_t factor_size(int64_t m) {
+    return tile_index(blocks_of(m, GROUP<T>), 0) * GROUP<T> * GROUP<T>;
+}
+
 // Where in a thread's room everything lies.
 template <class T>
 struct JointLayout {
     int64_t blocks, padded, precise;  // blocks and points in T; points in double
-    int64_t features, scratch, vectors, working_size;
+    int64_t features, scratch, vectors, factor, working_size;
     int64_t new_features, tile, lanes, pivots, c, w, r, precise_size;
 
     JointLayout(const JointJob& job, int64_t m, int64_t count) {
@@ -329,7 +373,8 @@ struct JointLayout {
         features = padded * job.k;
         scratch = features + padded * features_of(job);
         vectors = scratch + G * G;
-        working_size = vectors + count * (padded + G * LANES<T>);  // and lanes
+        factor = vectors + count * (padded + G * LANES<T>);  // and lanes
+        working_size = factor + factor_size<T>(m);
         precise = blocks_of(m, H) * H;
         new_features = precise * features_of(job);
         tile = new_features + blocks_of(count, H) * H * features_of(job);
@@ -348,18 +393,13 @@ JointRoom joint_room(const JointJob& job, int64_t most_neighbours, int64_t most_
     return {at.working_size, at.precise_size};
 }
 
-template <class T>
-int64_t factor_size(int64_t m) {
-    return tile_index(blocks_of(m, GROUP<T>), 0) * GROUP<T> * GROUP<T>;
-}
-
 // S in tiles, and its factor in their place.
 template <class T>
 bool factorise_cell(const JointJob& job, const JointCell& cell, const JointWorkspace& room) {
     constexpr int64_t G = GROUP<T>;
     const JointLayout<T> at(job, cell.m, cell.count);
     T *rows = static_cast<T*>(room.working), *features = rows + at.features,
-      *scratch = rows + at.scratch, *tiles = static_cast<T*>(cell.factor);
+      *scratch = rows + at.scratch, *tiles = rows + at.factor;
     pack_rows(job, cell, rows);
     pack_features(job, cell.neighbours, 0, cell.m, cell.neighbours[0], features);
     for (int64_t I = 0; I < at.blocks; ++I)
@@ -401,13 +441,14 @@ JointQuality cell_variance(const JointJob& job, const JointCell& cell, const Joi
     pack_features(job, cell.neighbours, 0, m, cell.neighbours[0], x);
     cross_covariance(job, cell, x, x + at.new_features, tile, padded, c);
 
-    const T* factor = static_cast<const T*>(cell.factor);
+    const T* factor = static_cast<const T*>(room.working) + at.factor;
     T* v = static_cast<T*>(room.working) + at.vectors;
     const auto solve = [&](const double* right) {
         for (int64_t q = 0; q < cell.count; ++q)
             for (int64_t i = 0; i < at.padded; ++i)
                 v[q * at.padded + i] = i < m ? static_cast<T>(right[q * padded + i]) : T(0);
-        solve_factorised(at.blocks, factor, cell.count, v + cell.count * at.padded, v);
+        solve_lower(at.blocks, factor, cell.count, v);
+        solve_upper(at.blocks, factor, cell.count, v + cell.count * at.padded, v);
     };
     solve(c);
     for (int64_t q = 0; q < cell.count; ++q)
@@ -421,18 +462,18 @@ JointQuality cell_variance(const JointJob& job, const JointCell& cell, const Joi
     subtract_covariance_product(job, cell, x, w, tile, x + at.lanes, r);
     combine_rows(job, cell, w, padded, x + at.pivots);
     add_row_products(job, cell, x + at.pivots, padded, 1.0, r);
-    // How far above the variance given P and N that is, the first time a factor serves.
-    if (!cell.made) solve(r);
+    solve(r);  // how far above the variance given P and N that is
 
     JointQuality quality = JointQuality::good;
     for (int64_t q = 0; q < cell.count; ++q) {
         const double* b = job.B + (cell.first + q) * job.k;
         double reduction = 0, excess = 0;
         for (int64_t s = 0; s < job.k; ++s) reduction += b[s] * b[s];
-        for (int64_t p = q * padded; p < q * padded + m; ++p) reduction += w[p] * (c[p] + r[p]);
-        // A loop of its own: the sum above has the same bits with and without this one.
-        for (int64_t i = 0; i < m && !cell.made; ++i)
-            excess += r[q * padded + i] * static_cast<double>(v[q * at.padded + i]);
+        for (int64_t i = 0; i < m; ++i) {
+            const int64_t p = q * padded + i;
+            reduction += w[p] * (c[p] + r[p]);
+            excess += r[p] * static_cast<double>(v[q * at.padded + i]);
+        }
         const double variance = job.prior[cell.first + q] - reduction;
         out[cell.first + q] = variance > 0 ? variance : 0;
         const double observed = out[cell.first + q] + job.noise[cell.neighbours[0]];

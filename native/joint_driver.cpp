@@ -1,6 +1,7 @@
 #include "joint_driver.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "parallel.h"
 
@@ -30,10 +31,13 @@ std::vector<JointComponent> scaled_components(const std::vector<ComponentInput>&
     return components;
 }
 
-std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
-                                         const JointInput& input,
-                                         const std::vector<JointCell>& cells, const Run& run,
-                                         double* out) {
+namespace {
+
+// Calls work(job, cell, room) for every cell. A cell is one thread's from start to end.
+template <class Work>
+void over_cells(const JointInput& input, const std::vector<JointCell>& cells, int entry_bytes,
+                const Run& run, const std::function<JointRoom(const JointJob&)>& room_for,
+                Work work) {
     std::vector<std::vector<double>> points;
     const std::vector<JointComponent> components =
         scaled_components(input.components, input.n, input.t, points);
@@ -42,12 +46,7 @@ std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
                        input.k,           input.prior,
                        input.B,           input.jitter,
                        input.tolerance};
-    int64_t most_neighbours = 0, most_points = 0;
-    for (const JointCell& cell : cells) {
-        most_neighbours = std::max(most_neighbours, cell.m);
-        most_points = std::max(most_points, cell.count);
-    }
-    const JointRoom size = ops.room(job, most_neighbours, most_points);
+    const JointRoom size = room_for(job);
     const int64_t tasks = static_cast<int64_t>(cells.size());
     std::vector<AlignedArray<char>> working;
     std::vector<AlignedArray<double>> precise;
@@ -55,14 +54,59 @@ std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
         working.emplace_back(size.working * entry_bytes);
         precise.emplace_back(size.precise);
     }
-    std::vector<JointQuality> found(tasks, JointQuality::no_factor);
     parallel(tasks, run, [&](int thread, int64_t task) {
-        const JointWorkspace room{working[thread].data(), precise[thread].data()};
-        const JointCell& cell = cells[task];
-        if (cell.made || ops.factorise(job, cell, room))
-            found[task] = ops.variance(job, cell, room, out);
+        work(job, task, JointWorkspace{working[thread].data(), precise[thread].data()});
     });
+}
+
+int64_t most_neighbours(const std::vector<JointCell>& cells) {
+    int64_t most = 0;
+    for (const JointCell& cell : cells) most = std::max(most, cell.m);
+    return most;
+}
+
+}  // namespace
+
+std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
+                                         const JointInput& input,
+                                         const std::vector<JointCell>& cells, const Run& run,
+                                         double* out) {
+    int64_t most_points = 0;
+    for (const JointCell& cell : cells) most_points = std::max(most_points, cell.count);
+    const auto room_for = [&](const JointJob& job) {
+        return ops.room(job, most_neighbours(cells), most_points);
+    };
+    std::vector<JointQuality> found(cells.size(), JointQuality::no_factor);
+    over_cells(input, cells, entry_bytes, run, room_for,
+               [&](const JointJob& job, int64_t c, const JointWorkspace& room) {
+                   if (ops.factorise(job, cells[c], room))
+                       found[c] = ops.variance(job, cells[c], room, out);
+               });
     return found;
+}
+
+std::vector<JointQuality> make_kept(const JointOps& ops, int entry_bytes, const JointInput& input,
+                                    const std::vector<JointCell>& cells, const Run& run) {
+    const auto room_for = [&](const JointJob& job) {
+        return ops.kept_room(job, most_neighbours(cells));
+    };
+    std::vector<JointQuality> found(cells.size(), JointQuality::no_factor);
+    over_cells(input, cells, entry_bytes, run, room_for,
+               [&](const JointJob& job, int64_t c, const JointWorkspace& room) {
+                   found[c] = ops.make_kept(job, cells[c], room);
+               });
+    return found;
+}
+
+void kept_variance(const JointOps& ops, int entry_bytes, const JointInput& input,
+                   const std::vector<JointCell>& cells, const Run& run, double* out) {
+    const auto room_for = [&](const JointJob& job) {
+        return ops.kept_room(job, most_neighbours(cells));
+    };
+    over_cells(input, cells, entry_bytes, run, room_for,
+               [&](const JointJob& job, int64_t c, const JointWorkspace& room) {
+                   ops.kept_variance(job, cells[c], room, out);
+               });
 }
 
 }  // namespace megagp

@@ -20,12 +20,21 @@ struct JointInput {
 std::vector<JointComponent> scaled_components(const std::vector<ComponentInput>& inputs, int64_t n,
                                               int64_t t, std::vector<std::vector<double>>& room);
 
-// Makes the factors that are not there yet and writes the latent variances (t) to out. Returns how
-// each cell came out. A cell is one thread's from start to end: the result does not depend on their
-// number.
+// All results are the same for any number of threads.
+
+// Writes the latent variances (t) to out, by factors that are given up again. Returns how each cell
+// came out.
 std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
                                          const JointInput& input,
                                          const std::vector<JointCell>& cells, const Run& run,
                                          double* out);
+
+// Makes the factors of cells, for new points to come: t is 0. Returns how each came out.
+std::vector<JointQuality> make_kept(const JointOps& ops, int entry_bytes, const JointInput& input,
+                                    const std::vector<JointCell>& cells, const Run& run);
+
+// Writes the latent variances (t) to out, by factors that make_kept has made.
+void kept_variance(const JointOps& ops, int entry_bytes, const JointInput& input,
+                   const std::vector<JointCell>& cells, const Run& run, double* out);
 
 }  // namespace megagp

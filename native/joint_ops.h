@@ -11,6 +11,11 @@
 //   k(x, x) - |b|^2 - w.(c + r)  =  the variance given P and N  +  r.S^-1 r.
 //
 // So S may be factorised in float32: an error in w can only raise the result, by its square.
+//
+// A factor that serves many new points (kept.h) is measured instead, once. With E = L L^T - S,
+// y = L^-1 c and w = L^-T y, which need no product with S,
+//
+//   k(x, x) - |b|^2 - |y|^2 + e |w|^2  >=  the variance given P and N    for any e >= |E|.
 #pragma once
 #include <cstdint>
 
@@ -33,17 +38,16 @@ struct JointJob {
     const double* prior;  // t: k(x, x)
     const double* B;      // t x k: rows of F at the new points
     double jitter;        // added to the diagonal of the factorised S, never to that of the bound
-    double tolerance;     // on r.S^-1 r, as a share of the variance with noise
+    double tolerance;     // on what float32 adds, as a share of the variance with noise
 };
 
 // A cell: the m training points N that stand for all of them near its new points, which are
-// first .. first + count; and the factor of S, as many entries as JointOps::factor_size says.
+// first .. first + count; and, if it is kept, the factor of S, of JointOps::kept_size entries.
 struct JointCell {
     const int64_t* neighbours;
     int64_t m;
     int64_t first, count;
     void* factor;  // in the precision of the JointOps
-    bool made;     // the factor is there
 };
 
 enum class JointQuality : int {
@@ -63,11 +67,15 @@ struct JointRoom {
 };
 
 struct JointOps {
-    int64_t (*factor_size)(int64_t m);
     JointRoom (*room)(const JointJob&, int64_t most_neighbours, int64_t most_points);
     bool (*factorise)(const JointJob&, const JointCell&, const JointWorkspace&);
     // Writes the latent variances of the cell's new points to out[first ..].
     JointQuality (*variance)(const JointJob&, const JointCell&, const JointWorkspace&, double* out);
+
+    int64_t (*kept_size)(int64_t m);
+    JointRoom (*kept_room)(const JointJob&, int64_t most_neighbours);
+    JointQuality (*make_kept)(const JointJob&, const JointCell&, const JointWorkspace&);
+    void (*kept_variance)(const JointJob&, const JointCell&, const JointWorkspace&, double* out);
 };
 
 }  // namespace megagp

@@ -286,59 +286,129 @@ ComponentInput joint_component(const Input& in, int64_t n, int64_t t) {
             static_cast<int64_t>(x.shape(1)), x.data(),    z.data()};
 }
 
-// Latent variances of t new points that come sorted by cell: those of cell c are
-// ends[c - 1] .. ends[c]. factors: one array per cell, of T; made[c]: whether it holds the factor.
-template <class T>
-std::vector<int> joint(const std::vector<Input>& inputs, Vector noise, Matrix F, Vector prior,
-                       Matrix B, Indices ends, const std::vector<Indices>& neighbours,
-                       nb::list factors, const std::vector<bool>& made, double jitter,
-                       double tolerance, nb::ndarray<double, nb::ndim<1>, nb::c_contig> out,
-                       int threads, const std::string& instruction_set) {
-    using Factor = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-    const InstructionSet& isa = find(instruction_set);
-    const JointOps& ops = sizeof(T) == 4 ? isa.joint32 : isa.joint64;
-    const Run run = make_run(threads, 0, 1);
-    const int64_t n = static_cast<int64_t>(noise.shape(0)),
-                  t = static_cast<int64_t>(prior.shape(0)), k = static_cast<int64_t>(F.shape(1));
+// What joint variances and the making of kept factors are given in common.
+JointInput joint_input(const std::vector<Input>& inputs, Vector noise, Matrix F, int64_t t,
+                       const double* prior, const double* B, double jitter, double tolerance) {
+    const int64_t n = static_cast<int64_t>(noise.shape(0)), k = static_cast<int64_t>(F.shape(1));
     expect(static_cast<int64_t>(F.shape(0)) == n, "F: expected n x k");
-    expect(static_cast<int64_t>(B.shape(0)) == t && static_cast<int64_t>(B.shape(1)) == k,
-           "B: expected t x k");
-    expect(static_cast<int64_t>(out.shape(0)) == t, "out: expected t entries");
     expect(jitter >= 0 && tolerance >= 0, "jitter, tolerance: expected numbers >= 0");
-    const size_t count = ends.shape(0);
-    expect(neighbours.size() == count && factors.size() == count && made.size() == count,
-           "neighbours, factors, made: expected one entry per cell");
     expect(!inputs.empty() && inputs.size() <= MAX_COMPONENTS, "components: expected 1 to 32");
-    JointInput input{{},           n,        t,      k,        noise.data(), F.data(),
-                     prior.data(), B.data(), jitter, tolerance};
+    JointInput input{{}, n, t, k, noise.data(), F.data(), prior, B, jitter, tolerance};
     for (const Input& in : inputs) input.components.push_back(joint_component(in, n, t));
+    return input;
+}
+
+JointInput joint_input(const std::vector<Input>& inputs, Vector noise, Matrix F, Vector prior,
+                       Matrix B, double jitter, double tolerance) {
+    const int64_t t = static_cast<int64_t>(prior.shape(0));
+    expect(static_cast<int64_t>(B.shape(0)) == t && B.shape(1) == F.shape(1), "B: expected t x k");
+    return joint_input(inputs, noise, F, t, prior.data(), B.data(), jitter, tolerance);
+}
+
+// Cells without factors. New points of cell c are ends[c - 1] .. ends[c]; none if `ends` is null.
+std::vector<JointCell> joint_cells(const JointInput& input, const Indices* ends,
+                                   const std::vector<Indices>& neighbours) {
+    expect(!ends || neighbours.size() == ends->shape(0),
+           "neighbours, ends: expected one entry per cell");
     std::vector<JointCell> cells;
-    for (size_t c = 0; c < count; ++c) {
-        const int64_t first = c ? ends(c - 1) : 0, m = static_cast<int64_t>(neighbours[c].shape(0));
-        expect(first < ends(c) && ends(c) <= t, "ends: expected rising numbers up to t");
+    for (size_t c = 0; c < neighbours.size(); ++c) {
+        const int64_t first = ends && c ? (*ends)(c - 1) : 0, last = ends ? (*ends)(c) : 0,
+                      m = static_cast<int64_t>(neighbours[c].shape(0));
+        expect(!ends || (first < last && last <= input.t), "ends: expected rising numbers up to t");
         expect(m >= 1, "neighbours: expected at least one");
         for (int64_t s = 0; s < m; ++s)
-            expect(neighbours[c](s) >= 0 && neighbours[c](s) < n, "neighbours: expected rows of F");
+            expect(neighbours[c](s) >= 0 && neighbours[c](s) < input.n,
+                   "neighbours: expected rows of F");
+        cells.push_back({neighbours[c].data(), m, first, last - first, nullptr});
+    }
+    return cells;
+}
+
+template <class T>
+const JointOps& joint_ops(const std::string& instruction_set) {
+    const InstructionSet& isa = find(instruction_set);
+    return sizeof(T) == 4 ? isa.joint32 : isa.joint64;
+}
+
+// Gives the cells their factors, one array of T each.
+template <class T>
+void join_factors(const JointOps& ops, nb::list factors, std::vector<JointCell>& cells) {
+    using Factor = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+    expect(factors.size() == cells.size(), "factors: expected one per cell");
+    for (size_t c = 0; c < cells.size(); ++c) {
         Factor factor;
         expect(nb::try_cast(factors[c], factor, false), "factors: expected contiguous arrays");
-        expect(static_cast<int64_t>(factor.shape(0)) == ops.factor_size(m),
-               "factors: expected the size that factor_size says");
+        expect(static_cast<int64_t>(factor.shape(0)) == ops.kept_size(cells[c].m),
+               "factors: expected the size that kept_factor_size says");
         expect(reinterpret_cast<uintptr_t>(factor.data()) % 64 == 0,
                "factors: expected arrays that start at a multiple of 64 bytes");
-        cells.push_back({neighbours[c].data(), m, first, ends(c) - first, factor.data(), made[c]});
+        cells[c].factor = factor.data();
     }
-    std::vector<JointQuality> found;
-    unlocked([&] { found = joint_variance(ops, sizeof(T), input, cells, run, out.data()); });
+}
+
+std::vector<int> as_ints(const std::vector<JointQuality>& found) {
     std::vector<int> qualities;
     for (JointQuality q : found) qualities.push_back(static_cast<int>(q));
     return qualities;
 }
 
+// Latent variances of t new points that come sorted by cell.
 template <class T>
-void bind_joint(nb::module_& m, const char* name) {
-    m.def(name, &joint<T>, "components"_a, "noise"_a, "F"_a, "prior"_a, "B"_a, "ends"_a,
-          "neighbours"_a, "factors"_a, "made"_a, "jitter"_a, "tolerance"_a, "out"_a.noconvert(),
-          "threads"_a, "instruction_set"_a);
+std::vector<int> joint(const std::vector<Input>& inputs, Vector noise, Matrix F, Vector prior,
+                       Matrix B, Indices ends, const std::vector<Indices>& neighbours,
+                       double jitter, double tolerance,
+                       nb::ndarray<double, nb::ndim<1>, nb::c_contig> out, int threads,
+                       const std::string& instruction_set) {
+    const JointOps& ops = joint_ops<T>(instruction_set);
+    const Run run = make_run(threads, 0, 1);
+    const JointInput input = joint_input(inputs, noise, F, prior, B, jitter, tolerance);
+    expect(static_cast<int64_t>(out.shape(0)) == input.t, "out: expected t entries");
+    const std::vector<JointCell> cells = joint_cells(input, &ends, neighbours);
+    std::vector<JointQuality> found;
+    unlocked([&] { found = joint_variance(ops, sizeof(T), input, cells, run, out.data()); });
+    return as_ints(found);
+}
+
+// Factors of cells, for new points to come.
+template <class T>
+std::vector<int> keep(const std::vector<Input>& inputs, Vector noise, Matrix F,
+                      const std::vector<Indices>& neighbours, nb::list factors, double jitter,
+                      double tolerance, int threads, const std::string& instruction_set) {
+    const JointOps& ops = joint_ops<T>(instruction_set);
+    const Run run = make_run(threads, 0, 1);
+    const JointInput input = joint_input(inputs, noise, F, 0, nullptr, nullptr, jitter, tolerance);
+    std::vector<JointCell> cells = joint_cells(input, nullptr, neighbours);
+    join_factors<T>(ops, factors, cells);
+    std::vector<JointQuality> found;
+    unlocked([&] { found = make_kept(ops, sizeof(T), input, cells, run); });
+    return as_ints(found);
+}
+
+// Latent variances of t new points that come sorted by cell, by kept factors.
+template <class T>
+void by_kept(const std::vector<Input>& inputs, Vector noise, Matrix F, Vector prior, Matrix B,
+             Indices ends, const std::vector<Indices>& neighbours, nb::list factors,
+             nb::ndarray<double, nb::ndim<1>, nb::c_contig> out, int threads,
+             const std::string& instruction_set) {
+    const JointOps& ops = joint_ops<T>(instruction_set);
+    const Run run = make_run(threads, 0, 1);
+    const JointInput input = joint_input(inputs, noise, F, prior, B, 0.0, 0.0);
+    expect(static_cast<int64_t>(out.shape(0)) == input.t, "out: expected t entries");
+    std::vector<JointCell> cells = joint_cells(input, &ends, neighbours);
+    join_factors<T>(ops, factors, cells);
+    unlocked([&] { kept_variance(ops, sizeof(T), input, cells, run, out.data()); });
+}
+
+template <class T>
+void bind_joint(nb::module_& m, const std::string& bits) {
+    m.def(("joint" + bits).c_str(), &joint<T>, "components"_a, "noise"_a, "F"_a, "prior"_a, "B"_a,
+          "ends"_a, "neighbours"_a, "jitter"_a, "tolerance"_a, "out"_a.noconvert(), "threads"_a,
+          "instruction_set"_a);
+    m.def(("keep" + bits).c_str(), &keep<T>, "components"_a, "noise"_a, "F"_a, "neighbours"_a,
+          "factors"_a, "jitter"_a, "tolerance"_a, "threads"_a, "instruction_set"_a);
+    m.def(("by_kept" + bits).c_str(), &by_kept<T>, "components"_a, "noise"_a, "F"_a, "prior"_a,
+          "B"_a, "ends"_a, "neighbours"_a, "factors"_a, "out"_a.noconvert(), "threads"_a,
+          "instruction_set"_a);
 }
 
 // w and v (vecchia_ops.h) of points first .. first + rows given their predecessors, rows x m.
@@ -477,8 +547,8 @@ NB_MODULE(_native, m) {
         .def("matmul", &PyFarPlan::matmul, "v"_a, "out"_a.noconvert(), "threads"_a, "share_start"_a,
              "share_stop"_a)
         .def("statistics", &PyFarPlan::statistics);
-    bind_joint<float>(m, "joint32");
-    bind_joint<double>(m, "joint64");
+    bind_joint<float>(m, "32");
+    bind_joint<double>(m, "64");
     bind_vecchia<float>(m, "vecchia32");
     bind_vecchia<double>(m, "vecchia64");
     nb::class_<PySparseRows>(m, "SparseRows")
@@ -490,10 +560,10 @@ NB_MODULE(_native, m) {
              "out"_a.noconvert(), "threads"_a)
         .def("solve", &PySparseRows::solve, "order"_a, "Z"_a.noconvert());
     m.def(
-        "joint_factor_size",
+        "kept_factor_size",
         [](int64_t neighbours, bool single) {
             const InstructionSet& isa = find("");
-            return (single ? isa.joint32 : isa.joint64).factor_size(neighbours);
+            return (single ? isa.joint32 : isa.joint64).kept_size(neighbours);
         },
         "neighbours"_a, "single"_a);
     m.def("instruction_sets", [] {

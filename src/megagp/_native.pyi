@@ -62,7 +62,6 @@ class FarPlan:
     ) -> None: ...
     def statistics(self) -> list[float]: ...
 
-def joint_factor_size(neighbours: int, single: bool) -> int: ...
 def joint32(
     components: list[_Component],
     noise: NDArray[float64],
@@ -71,8 +70,6 @@ def joint32(
     B: _Matrix,
     ends: NDArray[int64],
     neighbours: list[NDArray[int64]],
-    factors: list[NDArray[float32]] | list[NDArray[float64]],
-    made: list[bool],
     jitter: float,
     tolerance: float,
     out: NDArray[float64],
@@ -81,6 +78,37 @@ def joint32(
 ) -> list[int]: ...
 
 joint64 = joint32
+
+def kept_factor_size(neighbours: int, single: bool) -> int: ...
+def keep32(
+    components: list[_Component],
+    noise: NDArray[float64],
+    F: _Matrix,
+    neighbours: list[NDArray[int64]],
+    factors: list[NDArray[float32]] | list[NDArray[float64]],
+    jitter: float,
+    tolerance: float,
+    threads: int,
+    instruction_set: str,
+) -> list[int]: ...
+
+keep64 = keep32
+
+def by_kept32(
+    components: list[_Component],
+    noise: NDArray[float64],
+    F: _Matrix,
+    prior: NDArray[float64],
+    B: _Matrix,
+    ends: NDArray[int64],
+    neighbours: list[NDArray[int64]],
+    factors: list[NDArray[float32]] | list[NDArray[float64]],
+    out: NDArray[float64],
+    threads: int,
+    instruction_set: str,
+) -> None: ...
+
+by_kept64 = by_kept32
 
 def vecchia32(
     components: list[_Component],

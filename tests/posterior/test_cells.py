@@ -1,9 +1,10 @@
-"""Cells: every point in one of them, sizes about equal, new points to the nearest centre."""
+"""Cells: every point in one of them, new points to the nearest centre, and what lies near."""
 
 import numpy as np
 import pytest
 import torch
 
+from megagp.neighbours import Neighbours
 from megagp.posterior.cells import Cells
 
 
@@ -15,10 +16,42 @@ def points(n, d=3, seed=0):
 def test_each_point_is_in_one_cell(n, size):
     cells = Cells(points(n), size)
     assert sorted(torch.cat(cells.members).tolist()) == list(range(n))
-    sizes = [len(rows) for rows in cells.members]
     assert len(cells) == -(-n // size)
-    assert max(sizes) <= size
-    assert max(sizes) - min(sizes) <= 1
+    assert max(len(rows) for rows in cells.members) <= 3 * size
+
+
+def spread(X, members):
+    return sum(float((X[r] - X[r].mean(0)).square().sum()) for r in members if len(r))
+
+
+def test_rounds_make_cells_more_compact(monkeypatch):
+    X = points(3000, 6)
+    after = spread(X, Cells(X, 60).members)
+    monkeypatch.setattr("megagp.posterior.cells.MOST_DISTANCES", 3000 * 50 - 1)
+    halved = Cells(X, 60).members
+    assert {len(rows) for rows in halved} == {60}
+    assert after < 0.9 * spread(X, halved)
+
+
+def test_near_points_are_those_with_the_highest_counts():
+    X, others = points(400), points(900, seed=1)
+    cells, m = Cells(X, 40), 64
+    found = cells.near(3, others, Neighbours(others), m).numpy()
+    D = np.linalg.norm(X[cells.members[3]].numpy()[:, None] - others.numpy()[None], axis=2)
+    to_centre = np.linalg.norm(others.numpy() - cells.centres[3].numpy(), axis=1)
+    assert np.all(np.diff(to_centre[found]) >= 0)
+    wider = np.argsort(to_centre)[: 3 * m]
+    of_members = np.sort(np.sort(D, axis=1)[:, m // 8 - 1])
+    h = of_members[(len(of_members) - 1) // 2]  # of two in the middle, the lower
+    counts = np.exp(-3 * (D / h) ** 2).sum(0)
+    assert set(found) == set(wider[np.argsort(-counts[wider])[:m]])
+
+
+@pytest.mark.parametrize("m", [1, 5, 20, 50])
+def test_as_many_near_points_as_there_are(m):
+    X = points(20)
+    near = Cells(X, 5).near(0, X, Neighbours(X), m)
+    assert len(set(near.tolist())) == min(m, 20)
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])

@@ -409,17 +409,27 @@ def instruction_sets() -> list[str]:
     return [] if _missing else _native.instruction_sets()
 
 
-def joint_factor_size(neighbours: int, single: bool) -> int:
-    """Entries of the factor of a cell; see native/joint_ops.h."""
-    return _native.joint_factor_size(neighbours, single)
-
-
 def joint_variance(single: bool, *arguments: Any) -> list[int]:
     """Variances of new points cell by cell, with factors in float32 or float64.
 
-    arguments: as in _native.pyi. Returns the JointQuality of each cell.
+    arguments: as in _native.pyi. Returns the JointQuality of each cell (native/joint_ops.h).
     """
     return (_native.joint32 if single else _native.joint64)(*arguments)
+
+
+def kept_factor_size(neighbours: int, single: bool) -> int:
+    """Entries of the factor of a cell that is kept."""
+    return _native.kept_factor_size(neighbours, single)
+
+
+def make_kept(single: bool, *arguments: Any) -> list[int]:
+    """Makes factors of cells to be kept; arguments and what it returns as above."""
+    return (_native.keep32 if single else _native.keep64)(*arguments)
+
+
+def kept_variance(single: bool, *arguments: Any) -> None:
+    """Variances of new points cell by cell, from factors that were kept."""
+    (_native.by_kept32 if single else _native.by_kept64)(*arguments)
 
 
 def vecchia_weights(

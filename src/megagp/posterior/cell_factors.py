@@ -10,12 +10,14 @@ The variance given the pivots and N is k(x, x) - |b|² - |L⁻¹c|², L Lᵀ = S
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from megagp.engines.native import component_inputs
 from megagp.kernels import Kernel
 from megagp.operator import KernelOperator
 
@@ -23,7 +25,11 @@ from megagp.operator import KernelOperator
 # As shares of the largest prior variance.
 JITTERS = (0.0, 1e-14, 1e-12, 1e-10, 1e-8)
 
+# JointQuality of native/joint_ops.h: a factor that gives a bound, and one close to the best.
+ROUGH, GOOD = 1, 2
+
 Nearest: TypeAlias = Callable[[int], Tensor]  # a cell to its training points
+Run: TypeAlias = tuple[int, slice]  # a cell and where its new points are
 
 
 class RowsOfF(NamedTuple):
@@ -38,9 +44,10 @@ GetRows: TypeAlias = Callable[[Tensor], RowsOfF]
 
 
 class CellFactors(ABC):
-    """Abstract: new points by cell, factors kept first come first served within `budget` bytes.
+    """Abstract: new points by cell; factors that are kept take no more than `budget` bytes.
 
-    X, noise: the training points that are no pivots.
+    X, noise: the training points that are no pivots. instruction_set: of the native core, for
+    those that use it; empty for the best the machine has.
     """
 
     def __init__(
@@ -51,10 +58,11 @@ class CellFactors(ABC):
         rows_of_F: GetRows,
         nearest: Nearest,
         budget: int,
+        instruction_set: str = "",
     ) -> None:
         self._kernel, self._X, self._noise = kernel, X, noise
         self._rows_of_F, self._nearest = rows_of_F, nearest
-        self._budget = budget
+        self._budget, self._instruction_set = budget, instruction_set
         self._kept: dict[int, Any] = {}
 
     @abstractmethod
@@ -64,6 +72,10 @@ class CellFactors(ABC):
         x: t x d; prior: t, k(x, x); B: t x k, their rows of F; cell: t.
         """
 
+    @abstractmethod
+    def make(self, cells: Sequence[int]) -> None:
+        """The factors of `cells` ahead of new points, if they are kept."""
+
     def _keep(self, cell: int, factor: Any, size: int) -> None:
         if size <= self._budget:
             self._budget -= size
@@ -71,22 +83,30 @@ class CellFactors(ABC):
 
 
 class DenseFactors(CellFactors):
-    """By torch, in float64."""
+    """By torch, in float64; kept first come first served."""
 
     def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
         out = prior - B.square().sum(dim=1)
         for c, rows in runs_of(cell):
-            N = self._nearest(c)
-            _, F, where = self._rows_of_F(N)
-            F_N = F[where]
-            L = self._kept.get(c)
-            if L is None:
-                L = self._factorise(N, F_N)
-                self._keep(c, L, 8 * L.numel())
+            N, F_N, L = self._get(c)
             K = KernelOperator(self._X[N], self._kernel, x[rows], dtype="float64").block()
             a = torch.linalg.solve_triangular(L, K.addmm_(F_N, B[rows].T, alpha=-1), upper=False)
             out[rows] -= a.square().sum(dim=0)
         return out
+
+    def make(self, cells: Sequence[int]) -> None:
+        for c in cells:
+            self._get(c)
+
+    def _get(self, cell: int) -> tuple[Tensor, Tensor, Tensor]:
+        """N, F_N and L."""
+        N = self._nearest(cell)
+        _, F, where = self._rows_of_F(N)
+        L = self._kept.get(cell)
+        if L is None:
+            L = self._factorise(N, F[where])
+            self._keep(cell, L, 8 * L.numel())
+        return N, F[where], L
 
     def _factorise(self, N: Tensor, F_N: Tensor) -> Tensor:
         S = KernelOperator(self._X[N], self._kernel, dtype="float64").block()
@@ -102,12 +122,23 @@ class DenseFactors(CellFactors):
         raise not_positive()
 
 
-def runs_of(cell: Tensor) -> list[tuple[int, slice]]:
+def runs_of(cell: Tensor) -> list[Run]:
     """Each cell and where its new points are, of sorted numbers of cells."""
     found, counts = torch.unique_consecutive(cell, return_counts=True)
     ends = counts.cumsum(0).tolist()
     starts = [0, *ends[:-1]]
     return [(c, slice(i, j)) for c, i, j in zip(found.tolist(), starts, ends, strict=True)]
+
+
+def scale_of(kernel: Kernel, X: Tensor) -> float:
+    """What jitter is a share of, for kernels that the native core supports."""
+    return sum(outputscale for _, outputscale, *_ in component_inputs(kernel, X[:0], X[:0]))
+
+
+def as_array(T: Tensor) -> NDArray[Any]:
+    """As the native core takes it."""
+    found: NDArray[Any] = T.detach().contiguous().numpy()
+    return found
 
 
 def not_positive() -> ValueError:

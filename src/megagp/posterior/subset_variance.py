@@ -37,25 +37,34 @@ from megagp.posterior.cell_factors import (
     not_positive,
 )
 from megagp.posterior.cells import Cells
-from megagp.posterior.native_factors import NativeFactors
+from megagp.posterior.kept_factors import KeptFactors
+from megagp.posterior.passing_factors import PassingFactors
 
 # Neighbours per point of a cell. Larger cells need fewer factorisations, and more neighbours for
 # the same excess.
 PER_MEMBER = 4
+# Of the memory budget, for factors of cells; F takes the better part of the rest.
+FOR_FACTORS = 2 / 3
 # Training points by which `choose` measures, and how many of their own neighbours tell it what
 # there is to gain.
 SAMPLE, REFERENCE = 48, 512
 TAIL = 2.0  # what the mean excess may be, in terms of the median
+AT_LEAST = 2  # neighbours of a cell for each one that a point of its own would need
 # New points per pass; and rows that any budget has room for.
 CHUNK = 4096
 FEWEST_ROWS = 64
 
 
 class Way(NamedTuple):
-    """Which training points serve a new one: those nearest to it, or to the cell it lies in."""
+    """Which training points serve a new one: those nearest to it, or to the cell it lies in.
+
+    per_member: neighbours for each point of a cell. If these are more than PER_MEMBER, cells are
+    no smaller than what leaves room for the factors of all of them.
+    """
 
     own: bool
     neighbours: int
+    per_member: int = PER_MEMBER
 
 
 # The cheaper ones first, per new point and with 1,000 pivots. Where each point needs few, they are
@@ -68,6 +77,7 @@ WAYS = (
     Way(False, 768),
     Way(False, 1536),
     Way(True, 128),
+    Way(False, 2048, 16),
     Way(True, 256),
     Way(True, 512),
 )
@@ -80,9 +90,10 @@ class SubsetVariance:
     neighbours: m of each new point's own; a Way; or None for the cheapest of WAYS that brings the
         median excess of the observed standard deviation over the exact one down to `excess`.
     memory_budget: bytes beyond the arguments. F (n x k) is kept if it takes no more than half;
-        factors are kept, first come, while they take no more than the other half.
-    Cost: O(n k²) once; O(m² k + m³) for each cell that a new point lies in, once while it is kept;
-    O(k² + m k + m²) per new point.
+        factors take FOR_FACTORS of it: all are made at once if they fit, and else, first come,
+        while they do.
+    Cost: O(n k²) once; O(m² k + m³) for each cell, once while it is kept; O(k² + m k + m²) per
+    new point.
     """
 
     def __init__(
@@ -94,7 +105,7 @@ class SubsetVariance:
         *,
         neighbours: int | Way | None = None,
         excess: float = 0.018,
-        memory_budget: int = 768 * 2**20,
+        memory_budget: int = 960 * 2**20,
         random_state: int = 0,
     ) -> None:
         if isinstance(neighbours, int):
@@ -104,6 +115,7 @@ class SubsetVariance:
                 f"neighbours: expected a number >= 0, got {neighbours.neighbours}; None chooses one"
             )
         self._kernel = kernel
+        self._native = NativeEngine().supports(kernel, X, None, torch.float64).ok
         self._memory_budget = memory_budget
         is_pivot = torch.zeros(len(X), dtype=torch.bool, device=X.device)
         is_pivot[pivots] = True
@@ -120,8 +132,11 @@ class SubsetVariance:
         self.own, self.neighbours = way.own, min(way.neighbours, len(self._X))
         self._nearest: dict[int, Tensor] = {}
         if not self.own:
-            self._cells = Cells(self._features, _cell_size(self.neighbours))
-            self._factors = self._make_factors(self._near, memory_budget // 2)
+            self._cells = Cells(self._features, self._cell_size(way))
+            budget = self._factor_budget
+            self._factors = self._make_factors(KeptFactors, self._near, budget)
+            if len(self._cells) * self._factor_bytes(way) <= budget:
+                self._factors.make(range(len(self._cells)))
 
     @torch.no_grad()
     def latent(self, X_new: Tensor) -> Tensor:
@@ -160,14 +175,25 @@ class SubsetVariance:
             return WAYS[0]
         best, half = (self._left_out(rows, Way(True, m)) for m in (most, most // 2))
         limit = (2 * best - half).maximum(self._noise[rows])
-        for way in WAYS:
-            if way.neighbours + len(rows) > len(self._X):
-                continue
-            found = best if way == Way(True, most) else self._left_out(rows, way)
+
+        def good(found: Tensor) -> bool:
             over = (found / limit).sqrt() - 1
-            if float(over.median()) <= excess and float(over.mean()) <= TAIL * excess:
+            return float(over.median()) <= excess and float(over.mean()) <= TAIL * excess
+
+        # Fewer of its own can only be worse: from many to few, while they are enough.
+        enough = most
+        for m in sorted((way.neighbours for way in WAYS if way.own), reverse=True):
+            if m < most:
+                if not good(half if m == most // 2 else self._left_out(rows, Way(True, m))):
+                    break
+                enough = m
+        for way in WAYS:
+            if way.own and way.neighbours >= enough:
+                return Way(True, enough)
+            hopeful = not way.own and way.neighbours >= AT_LEAST * enough
+            if hopeful and self._has_room(way, len(rows)) and good(self._left_out(rows, way)):
                 return way
-        return Way(True, most)
+        return Way(True, enough)
 
     @torch.no_grad()
     def leave_one_out(self, count: int, neighbours: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -191,7 +217,7 @@ class SubsetVariance:
 
     def _by_own(self, x: Tensor, prior: Tensor, near: Tensor) -> Tensor:
         """Latent variances given the pivots and each point's own neighbours, t x m."""
-        factors = self._make_factors(lambda point: near[point], 0)
+        factors = self._make_factors(PassingFactors, lambda point: near[point], 0)
         points = torch.arange(len(x), device=x.device)
         return factors.variances(x, prior, self._rows_of_F(x), points)
 
@@ -206,29 +232,56 @@ class SubsetVariance:
             prior = self._kernel.on(x.device, torch.float64).diagonal(x)
             own = others[search.nearest(self._features[rows], m)]
             return self._by_own(x, prior, own) + self._noise[rows]
-        cells = Cells(self._features, _cell_size(m))
+        cells = Cells(self._features, self._cell_size(way))
+
+        points = self._features[others]
 
         def near(cell: int) -> Tensor:
-            return others[search.nearest(cells.centres[cell : cell + 1], m)[0]]
+            return others[cells.near(cell, points, search, m)]
 
         cell, order = cells.of(self._features[rows]).sort(stable=True)
         x = self._X[rows[order]]
         prior = self._kernel.on(x.device, torch.float64).diagonal(x)
-        factors = self._make_factors(near, 0)
+        factors = self._make_factors(KeptFactors, near, 0)
         found = torch.empty_like(prior)
         found[order] = factors.variances(x, prior, self._rows_of_F(x), cell)
         return found + self._noise[rows]
 
+    def _has_room(self, way: Way, left_out: int) -> bool:
+        """Whether there are as many points, and memory for cells as small as a way wants them."""
+        if way.neighbours + left_out > len(self._X):
+            return False
+        small = way.own or way.per_member == PER_MEMBER
+        return small or self._cell_size(way) <= way.neighbours // PER_MEMBER
+
+    def _cell_size(self, way: Way) -> int:
+        """Points per cell."""
+        if way.per_member == PER_MEMBER:
+            return max(1, way.neighbours // PER_MEMBER)
+        cells = max(1, self._factor_budget // self._factor_bytes(way))
+        return max(way.neighbours // way.per_member, -(-len(self._X) // cells))
+
+    @property
+    def _factor_budget(self) -> int:
+        return int(FOR_FACTORS * self._memory_budget)
+
+    def _factor_bytes(self, way: Way) -> int:
+        """Of a cell: a triangle in float32, in tiles, or a square in float64."""
+        m = way.neighbours
+        return 2 * m * (m + 64) if self._native else 8 * m * m
+
     def _near(self, cell: int) -> Tensor:
-        """N: the training points nearest to the centre of a cell."""
+        """N: the training points nearest to a cell."""
         if cell not in self._nearest:
-            centre = self._cells.centres[cell : cell + 1]
-            self._nearest[cell] = self._search.nearest(centre, self.neighbours)[0]
+            self._nearest[cell] = self._cells.near(
+                cell, self._features, self._search, self.neighbours
+            )
         return self._nearest[cell]
 
-    def _make_factors(self, nearest: Nearest, budget: int) -> CellFactors:
-        native = NativeEngine().supports(self._kernel, self._X, None, torch.float64)
-        kind = NativeFactors if native.ok else DenseFactors
+    def _make_factors(
+        self, native: type[CellFactors], nearest: Nearest, budget: int
+    ) -> CellFactors:
+        kind = native if self._native else DenseFactors
         return kind(self._kernel, self._X, self._noise, self._F_at, nearest, budget)
 
     def _F_at(self, rows: Tensor) -> RowsOfF:
@@ -262,7 +315,3 @@ class SubsetVariance:
                 factor: Tensor = C
                 return factor
         raise not_positive()
-
-
-def _cell_size(neighbours: int) -> int:
-    return max(1, neighbours // PER_MEMBER)

@@ -1,0 +1,89 @@
+"""Variances from factors that serve once, in the native core: factors in float32, the bound in
+float64.
+
+A float32 factor of S gives weights w ≈ S⁻¹c; with their residual r = c - S w, in float64,
+
+    k(x, x) - |b|² - wᵀ(c + r)  =  the variance given the pivots and N  +  rᵀ S⁻¹ r,
+
+so that what float32 does to w can only raise the bound, and by its square. A cell where it
+raises it by more than TOLERANCE is factorised in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megagp.engines.native import component_inputs, joint_variance
+from megagp.posterior.cell_factors import (
+    GOOD,
+    JITTERS,
+    ROUGH,
+    CellFactors,
+    Run,
+    as_array,
+    not_positive,
+    runs_of,
+    scale_of,
+)
+
+# What float32 may add to a variance, as a share of it, noise included.
+TOLERANCE = 1e-3
+
+
+class PassingFactors(CellFactors):
+    """See above: nothing is kept, whatever the budget."""
+
+    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
+        out = torch.empty_like(prior)
+        runs = runs_of(cell)
+        left = self._call(runs, x, prior, B, out, single=True, jitter=0.0)
+        scale = scale_of(self._kernel, self._X)
+        for jitter in JITTERS:
+            left = self._call(left, x, prior, B, out, single=False, jitter=jitter * scale)
+        if left:
+            raise not_positive()
+        return out
+
+    def make(self, cells: Sequence[int]) -> None:
+        """Nothing: they would be given up."""
+
+    def _call(
+        self,
+        runs: list[Run],
+        x: Tensor,
+        prior: Tensor,
+        B: Tensor,
+        out: Tensor,
+        *,
+        single: bool,
+        jitter: float,
+    ) -> list[Run]:
+        """Writes what can be had in this precision; returns the cells that it does not serve."""
+        if not runs:
+            return []
+        at = torch.cat([torch.arange(run.start, run.stop) for _, run in runs])
+        N = [self._nearest(c) for c, _ in runs]
+        rows, F, where = self._rows_of_F(torch.cat(N))
+        found = torch.empty(len(at), dtype=torch.float64)
+        quality = joint_variance(
+            single,
+            component_inputs(self._kernel, self._X[rows], x[at]),
+            as_array(self._noise[rows]),
+            as_array(F),
+            as_array(prior[at]),
+            as_array(B[at]),
+            np.cumsum([run.stop - run.start for _, run in runs]),
+            [as_array(part) for part in torch.split(where, [len(near) for near in N])],
+            jitter,
+            TOLERANCE,
+            found.numpy(),
+            torch.get_num_threads(),
+            self._instruction_set,
+        )
+        out[at] = found
+        least = GOOD if single else ROUGH
+        return [run for run, q in zip(runs, quality, strict=True) if q < least]

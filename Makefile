@@ -53,7 +53,7 @@ test-sanitize:  ## run the native engine's tests under address and undefined-beh
 		$(SANITIZE_VENV)/bin/python -m pytest -m "not slow" tests/engines/test_native*.py tests/engines/test_keeping.py \
 		tests/engines/test_sparse.py \
 		tests/engines/far_field \
-		tests/posterior/test_subset_variance.py tests/preconditioners/test_vecchia.py
+		tests/posterior/test_subset_variance.py tests/posterior/test_factors.py tests/preconditioners/test_vecchia.py
 
 test-netns: $(VENV)/.package  ## cut the link between two hosts (network namespaces; needs root)
 	$(BIN)/python tests/distributed/two_hosts.py

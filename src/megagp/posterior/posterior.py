@@ -111,7 +111,7 @@ class Posterior:
         else:
             rows, observed = self._joint.leave_one_out(count, LEFT_OUT_NEIGHBOURS, seed)
         latent = (observed - self.noise[rows]).clamp(min=0.0)
-        return Errors(self.X[rows], self.weights[rows] * observed[:, None], latent)
+        return Errors(rows, self.X[rows], self.weights[rows] * observed[:, None], latent)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

@@ -33,9 +33,9 @@ Kept: TypeAlias = "dict[int, tuple[Tensor, list[_Tape]]]"
 ROWS, TILE = 2048, 1 << 25
 # Bytes that are kept between K and its derivative.
 KEPT = 1 << 28
-# Bytes of the strips of float64 in which entries are evaluated: they stay in cache between
-# operations.
-STRIP = 1 << 20
+# Bytes of the strips of float64 in which entries are evaluated: few enough to stay in cache between
+# operations, for each of which threads wait for each other, so not too few either.
+STRIP = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -252,6 +252,7 @@ class _Radial(_Term):
     With W = outputscale G * ρ'(r²) and v = Wᵀ 1:
     ∂/∂g_j = 2 (v_j g_j - (Wᵀ f)_j),
     Σ_ij W_ij (f_ic - g_jc)² = Σ_j ((Wᵀ f²)_jc + v_j g_jc² - 2 g_jc (Wᵀ f)_jc).
+    Where inputs share a lengthscale, the sum over c is all that is needed, and ‖f‖² stands for f².
     """
 
     def __init__(self, prefix: str, kernel: Stationary, Z: Tensor) -> None:
@@ -280,7 +281,7 @@ class _Radial(_Term):
 
     def backward(self, tape: _Tape, G: Tensor) -> None:
         f, slope = tape.saved
-        left = torch.cat([f, f.square(), torch.ones_like(f[:, :1])], 1).to(slope.dtype)
+        left = torch.cat([f, self._own(f.square()), torch.ones_like(f[:, :1])], 1).to(slope.dtype)
         # [f, f², 1]ᵀ W in one product; the other way round, Wᵀ [f, f², 1], it takes twice as long.
         for rows in _strips(len(f), len(self._g)):
             weights = G[rows].to(slope.dtype)
@@ -290,13 +291,13 @@ class _Radial(_Term):
     def collect(self) -> Derivative:
         kernel, g = self._kernel, self._g
         d = g.shape[1]
-        Wf, Wff, v = torch.split(self._scale * self._sums.T, [d, d, 1], dim=1)
+        sums = self._scale * self._sums.T
+        Wf, Wff, v = sums[:, :d], sums[:, d:-1], sums[:, -1:]
         by_g = 2 * (v * g - Wf)
-        spread = (Wff + v * g.square() - 2 * g * Wf).sum(0)
+        spread = (Wff + self._own(v * g.square() - 2 * g * Wf)).sum(0)
         lengthscale = kernel.lengthscale.detach()
-        by_lengthscale = -2 * spread / lengthscale
         found = {
-            "lengthscale": by_lengthscale if lengthscale.ndim else by_lengthscale.sum(),
+            "lengthscale": (-2 * spread / lengthscale).reshape(lengthscale.shape),
             "outputscale": self._by_scale / self._scale,
         }
         dZ = torch.zeros(self._shape, dtype=g.dtype)
@@ -326,9 +327,14 @@ class _Radial(_Term):
             self._formula(r2, None if slope is None else slope[rows])
             r2.mul_(self._scale)
 
+    def _own(self, columns: Tensor) -> Tensor:
+        """A column for each lengthscale, of one for each input."""
+        return columns if self._kernel.lengthscale.ndim else columns.sum(1, keepdim=True)
+
     def _clear(self) -> None:
         m, d = self._g.shape
-        self._sums = torch.zeros(2 * d + 1, m, dtype=torch.float64)
+        columns = 2 * d + 1 if self._kernel.lengthscale.ndim else d + 2
+        self._sums = torch.zeros(columns, m, dtype=torch.float64)
         self._by_scale = torch.zeros((), dtype=torch.float64)
 
 

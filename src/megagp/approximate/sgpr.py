@@ -45,7 +45,7 @@ from megagp.likelihood import Trend, generalised_least_squares
 # Columns of K(Z, X) K(X, Z) at a time.
 STRIP = 128
 # Rows of A in float64 at a time.
-THIN = 32
+THIN = 128
 
 
 @dataclass(frozen=True)

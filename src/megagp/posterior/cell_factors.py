@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -75,6 +76,21 @@ class CellFactors(ABC):
     @abstractmethod
     def make(self, cells: Sequence[int]) -> None:
         """The factors of `cells` ahead of new points, if they are kept."""
+
+    def _given(self, runs: list[Run], x: Tensor, prior: Tensor, B: Tensor) -> tuple[Tensor, Any]:
+        """Which new points are those of `runs`, and what the native core takes first."""
+        at = torch.cat([torch.arange(run.start, run.stop) for _, run in runs])
+        N = [self._nearest(c) for c, _ in runs]
+        rows, F, where = self._rows_of_F(torch.cat(N))
+        return at, (
+            component_inputs(self._kernel, self._X[rows], x[at]),
+            as_array(self._noise[rows]),
+            as_array(F),
+            as_array(prior[at]),
+            as_array(B[at]),
+            np.cumsum([run.stop - run.start for _, run in runs]),
+            [as_array(part) for part in torch.split(where, [len(near) for near in N])],
+        )
 
     def _keep(self, cell: int, factor: Any, size: int) -> None:
         if size <= self._budget:

@@ -123,19 +123,11 @@ class KeptFactors(CellFactors):
         """Writes the variances of new points whose cells have factors of one precision."""
         if not runs:
             return
-        at = torch.cat([torch.arange(run.start, run.stop) for _, run in runs])
-        N = [self._nearest(c) for c, _ in runs]
-        rows, F, where = self._rows_of_F(torch.cat(N))
+        at, given = self._given(runs, x, prior, B)
         found = torch.empty(len(at), dtype=torch.float64)
         kept_variance(
             factors[runs[0][0]].dtype == np.float32,
-            component_inputs(self._kernel, self._X[rows], x[at]),
-            as_array(self._noise[rows]),
-            as_array(F),
-            as_array(prior[at]),
-            as_array(B[at]),
-            np.cumsum([run.stop - run.start for _, run in runs]),
-            [as_array(part) for part in torch.split(where, [len(near) for near in N])],
+            *given,
             [factors[c] for c, _ in runs],
             found.numpy(),
             torch.get_num_threads(),

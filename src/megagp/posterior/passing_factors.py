@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from megagp.engines.native import component_inputs, joint_variance
+from megagp.engines.native import joint_variance
 from megagp.posterior.cell_factors import (
     GOOD,
     JITTERS,
     ROUGH,
     CellFactors,
     Run,
-    as_array,
     not_positive,
     runs_of,
     scale_of,
@@ -65,19 +63,11 @@ class PassingFactors(CellFactors):
         """Writes what can be had in this precision; returns the cells that it does not serve."""
         if not runs:
             return []
-        at = torch.cat([torch.arange(run.start, run.stop) for _, run in runs])
-        N = [self._nearest(c) for c, _ in runs]
-        rows, F, where = self._rows_of_F(torch.cat(N))
+        at, given = self._given(runs, x, prior, B)
         found = torch.empty(len(at), dtype=torch.float64)
         quality = joint_variance(
             single,
-            component_inputs(self._kernel, self._X[rows], x[at]),
-            as_array(self._noise[rows]),
-            as_array(F),
-            as_array(prior[at]),
-            as_array(B[at]),
-            np.cumsum([run.stop - run.start for _, run in runs]),
-            [as_array(part) for part in torch.split(where, [len(near) for near in N])],
+            *given,
             jitter,
             TOLERANCE,
             found.numpy(),

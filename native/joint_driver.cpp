@@ -88,7 +88,7 @@ std::vector<JointQuality> joint_variance(const JointOps& ops, int entry_bytes,
 std::vector<JointQuality> make_kept(const JointOps& ops, int entry_bytes, const JointInput& input,
                                     const std::vector<JointCell>& cells, const Run& run) {
     const auto room_for = [&](const JointJob& job) {
-        return ops.kept_room(job, most_neighbours(cells));
+        return ops.kept_room(job, most_neighbours(cells), true);
     };
     std::vector<JointQuality> found(cells.size(), JointQuality::no_factor);
     over_cells(input, cells, entry_bytes, run, room_for,
@@ -101,7 +101,7 @@ std::vector<JointQuality> make_kept(const JointOps& ops, int entry_bytes, const 
 void kept_variance(const JointOps& ops, int entry_bytes, const JointInput& input,
                    const std::vector<JointCell>& cells, const Run& run, double* out) {
     const auto room_for = [&](const JointJob& job) {
-        return ops.kept_room(job, most_neighbours(cells));
+        return ops.kept_room(job, most_neighbours(cells), false);
     };
     over_cells(input, cells, entry_bytes, run, room_for,
                [&](const JointJob& job, int64_t c, const JointWorkspace& room) {

@@ -73,7 +73,7 @@ struct JointOps {
     JointQuality (*variance)(const JointJob&, const JointCell&, const JointWorkspace&, double* out);
 
     int64_t (*kept_size)(int64_t m);
-    JointRoom (*kept_room)(const JointJob&, int64_t most_neighbours);
+    JointRoom (*kept_room)(const JointJob&, int64_t most_neighbours, bool making);
     JointQuality (*make_kept)(const JointJob&, const JointCell&, const JointWorkspace&);
     void (*kept_variance)(const JointJob&, const JointCell&, const JointWorkspace&, double* out);
 };

@@ -1,9 +1,9 @@
 // Factors of cells that serve many new points, which come later (joint_ops.h has the equations).
 // Included inside an anonymous namespace of isa.cpp, after joint.h.
 
-constexpr int64_t KEPT_PROBES = 8;   // vectors of random signs that see the error of a factor
+constexpr int64_t KEPT_PROBES = 16;  // vectors of random signs that see the error of a factor
 constexpr int64_t KEPT_POINTS = 32;  // new points per pass over a factor
-constexpr double KEPT_MARGIN = 2;
+constexpr double KEPT_MARGIN = 2, KEPT_HUGE = 1e300;
 
 // A factor, and behind it the bound on its error.
 template <class T>
@@ -32,15 +32,15 @@ struct KeptLayout {
         probes = c + Q * padded;
         product = probes + P * padded;
         pivots = product + P * precise;
-        rows = pivots + blocks_of(P * job.k, 8) * 8;
+        rows = pivots + blocks_of(P * job.k, 8) * 8;  // last: where factors are made, not used
         precise_size = rows + precise * job.k;
     }
 };
 
 template <class T>
-JointRoom kept_room(const JointJob& job, int64_t most_neighbours) {
+JointRoom kept_room(const JointJob& job, int64_t most_neighbours, bool making) {
     const KeptLayout<T> at(job, most_neighbours);
-    return {at.working_size, at.precise_size};
+    return {at.working_size, making ? at.precise_size : at.rows};
 }
 
 // S in tiles of T, each entry rounded once, from double.
@@ -169,7 +169,8 @@ double share_of_error(const JointCell& cell, const KeptLayout<T>& at, const T* t
             const double w = j == i ? 0.0 : static_cast<double>(u[i * at.padded + j]);
             square += w * w;
         }
-        if (!(most >= error * square / own)) most = error * square / own;
+        if (!(own > 0) || !(square < 1e300)) return KEPT_HUGE;
+        if (error * square / own > most) most = error * square / own;
     }
     return most;
 }
@@ -213,13 +214,15 @@ void kept_variance(const JointJob& job, const JointCell& cell, const JointWorksp
         }
         for (int64_t q = 0; q < part.count; ++q) {
             const double* b = job.B + (part.first + q) * job.k;
-            double variance = job.prior[part.first + q], added = 0;
-            for (int64_t s = 0; s < job.k; ++s) variance -= b[s] * b[s];
+            double given_pivots = job.prior[part.first + q], known = 0, added = 0;
+            for (int64_t s = 0; s < job.k; ++s) given_pivots -= b[s] * b[s];
             for (int64_t i = q * at.padded; i < q * at.padded + cell.m; ++i) {
-                variance -= c[i] * c[i];
+                known += c[i] * c[i];
                 added += error > 0 ? static_cast<double>(w[i]) * static_cast<double>(w[i]) : 0.0;
             }
-            variance += error * added;
+            // No more than the pivots leave, which is a bound too.
+            const double reduction = known - error * added;
+            const double variance = given_pivots - (reduction > 0 ? reduction : 0);
             out[part.first + q] = variance > 0 ? variance : 0;
         }
     }

@@ -21,7 +21,7 @@ from megagp.checkpoint import Checkpoint, digest
 from megagp.distributed import ALONE, Ranks, check_same, spread
 from megagp.engines import keeping_budget
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
-from megagp.estimators.diagnostics import diagnostics
+from megagp.estimators.diagnostics import diagnostics, of_phases
 from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
 from megagp.normal_scores import NormalScores
@@ -365,17 +365,21 @@ class GPRegressor(Regressor):
         learned = learn(noise, scale, recipe, started)
         phases = learned.phases
         found = self._noise_factor(learned, seed, progress, ranks) if varies else None
+        told = None
         if found is not None:
-            learned.objective.operator.forget()  # what it has kept, before another is made
+            # Before its operator has forgotten what it has kept, for another to be made.
+            told = diagnostics(phases, learned.objective, learned.result, learned.seconds)
+            learned.objective.operator.forget()
             # Training moves the kernel's hyperparameters.
             plain = replace(learned.posterior, kernel=kernel.copy())
+            learned = replace(learned, posterior=plain)  # without what its variances have cached
             level = float(found.factor.at(X).log().mean().exp())
             factor, start = found.factor.divided(level), level * learned.noise
             noise = Hyperparameter("noise_variance", max(start, self.noise_floor))
             other = learn(noise, factor.at(X), recipe.again(), None)
             phases = [*phases, *other.phases]
             if self._means_are_as_good(other.posterior, found, seed, ranks):
-                learned, chosen = other, other.posterior
+                learned, chosen, told = other, other.posterior, None
             else:
                 learned, chosen = replace(learned, noise=start), plain
             learned = replace(learned, posterior=replace(chosen, noise_scale=factor))
@@ -386,7 +390,9 @@ class GPRegressor(Regressor):
         self.n_samples_ = n
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
-        self.diagnostics_ = diagnostics(phases, learned.objective, learned.result, learned.seconds)
+        if told is None:
+            told = diagnostics(phases, learned.objective, learned.result, learned.seconds)
+        self.diagnostics_ = {**told, "phases": of_phases(phases)}
         if ranks.first:
             self._warn(phases, learned.result)
 
@@ -457,7 +463,7 @@ class GPRegressor(Regressor):
         progress.phase(NOISE_PHASE)
         saver = learned.objective.saver("noise")
         kept = None if saver is None else saver.load()
-        if kept is None:
+        if kept is None or (kept and "rows" not in kept):  # or by a revision that kept less
             _, kept = ranks.from_first(lambda: ({}, self._find_noise_factor(learned, seed)))
             if saver is not None:
                 saver.keep(kept)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from megagp.engines.native import component_inputs
 from megagp.kernels import Kernel
+from megagp.neighbours import chunks
 from megagp.operator import KernelOperator
 
 # More noise means less information, hence more variance: with jitter the bound still holds.
@@ -28,6 +29,9 @@ JITTERS = (0.0, 1e-14, 1e-12, 1e-10, 1e-8)
 
 # JointQuality of native/joint_ops.h: a factor that gives a bound, and one close to the best.
 ROUGH, GOOD = 1, 2
+
+# Neighbours of the runs that the native core works on at a time: so many rows of F at most.
+ROWS_AT_ONCE = 1 << 16
 
 Nearest: TypeAlias = Callable[[int], Tensor]  # a cell to its training points
 Run: TypeAlias = tuple[int, slice]  # a cell and where its new points are
@@ -76,6 +80,13 @@ class CellFactors(ABC):
     @abstractmethod
     def make(self, cells: Sequence[int]) -> None:
         """The factors of `cells` ahead of new points, if they are kept."""
+
+    def _parts(self, runs: list[Run]) -> list[list[Run]]:
+        """`runs` in parts whose rows of F need not be many."""
+        if not runs:
+            return []
+        size = max(torch.get_num_threads(), ROWS_AT_ONCE // len(self._nearest(runs[0][0])))
+        return [runs[part] for part in chunks(len(runs), size)]
 
     def _given(self, runs: list[Run], x: Tensor, prior: Tensor, B: Tensor) -> tuple[Tensor, Any]:
         """Which new points are those of `runs`, and what the native core takes first."""

@@ -54,7 +54,9 @@ class Cells:
             return wider[:m]
         h = D.kthvalue(max(1, m // 8), dim=1).values.median().clamp(min=1e-300)
         counts = torch.exp(-3 * (D / h).square()).sum(dim=0)
-        return wider[counts.topk(m).indices.sort().values]
+        # Stable: where counts are equal, those nearer to the centre.
+        most = counts.sort(descending=True, stable=True).indices[:m]
+        return wider[most.sort().values]
 
     def _move(self) -> None:
         """Every point to the nearest centre, then every centre to the mean of its points."""

@@ -52,7 +52,7 @@ class KeptFactors(CellFactors):
         kept = [run for run in runs if run[0] in self._kept]
         fresh = [run for run in runs if run[0] not in self._kept]
         passing = [fresh[i] for i in chunks(len(fresh), self._at_once())]
-        for part in [kept] * bool(kept) + passing:
+        for part in self._parts(kept) + passing:
             factors = self._get([c for c, _ in part])
             for dtype in (np.float32, np.float64):
                 same = [run for run in part if factors[run[0]].dtype == dtype]
@@ -61,6 +61,8 @@ class KeptFactors(CellFactors):
 
     def make(self, cells: Sequence[int]) -> None:
         for part in chunks(len(cells), self._at_once()):
+            if self._size() > self._budget:  # some took more than they should, in float64
+                return
             self._get(cells[part])
 
     def _size(self) -> int:

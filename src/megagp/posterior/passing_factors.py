@@ -37,13 +37,13 @@ class PassingFactors(CellFactors):
 
     def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
         out = torch.empty_like(prior)
-        runs = runs_of(cell)
-        left = self._call(runs, x, prior, B, out, single=True, jitter=0.0)
         scale = scale_of(self._kernel, self._X)
-        for jitter in JITTERS:
-            left = self._call(left, x, prior, B, out, single=False, jitter=jitter * scale)
-        if left:
-            raise not_positive()
+        for part in self._parts(runs_of(cell)):
+            left = self._call(part, x, prior, B, out, single=True, jitter=0.0)
+            for jitter in JITTERS:
+                left = self._call(left, x, prior, B, out, single=False, jitter=jitter * scale)
+            if left:
+                raise not_positive()
         return out
 
     def make(self, cells: Sequence[int]) -> None:

@@ -43,7 +43,7 @@ from megagp.posterior.passing_factors import PassingFactors
 # Neighbours per point of a cell. Larger cells need fewer factorisations, and more neighbours for
 # the same excess.
 PER_MEMBER = 4
-# Of the memory budget, for factors of cells; F takes the better part of the rest.
+# Of the memory budget, for factors of cells at most; and no more than F leaves.
 FOR_FACTORS = 2 / 3
 # Training points by which `choose` measures, and how many of their own neighbours tell it what
 # there is to gain.
@@ -114,7 +114,7 @@ class SubsetVariance:
             raise ValueError(
                 f"neighbours: expected a number >= 0, got {neighbours.neighbours}; None chooses one"
             )
-        self._kernel = kernel
+        self._n, self._kernel = len(X), kernel
         self._native = NativeEngine().supports(kernel, X, None, torch.float64).ok
         self._memory_budget = memory_budget
         is_pivot = torch.zeros(len(X), dtype=torch.bool, device=X.device)
@@ -135,13 +135,15 @@ class SubsetVariance:
             self._cells = Cells(self._features, self._cell_size(way))
             budget = self._factor_budget
             self._factors = self._make_factors(KeptFactors, self._near, budget)
-            if len(self._cells) * self._factor_bytes(way) <= budget:
-                self._factors.make(range(len(self._cells)))
+            self._all_fit = len(self._cells) * self._factor_bytes(way) <= budget
 
     @torch.no_grad()
     def latent(self, X_new: Tensor) -> Tensor:
         """The variance of the function at new points, t x d to t, never below the exact one."""
         variance = self._kernel.on(X_new.device, torch.float64).diagonal(X_new).clone()
+        if not self.own and self._all_fit:
+            self._factors.make(range(len(self._cells)))
+            self._all_fit = False  # they are there
         per_point = 32 * (1 + len(self._X_P) + self.neighbours)
         size = self._memory_budget // 4 // per_point
         for chunk in chunks(len(X_new), max(FEWEST_ROWS, min(CHUNK, size))):
@@ -199,8 +201,12 @@ class SubsetVariance:
     def leave_one_out(self, count: int, neighbours: int, seed: int) -> tuple[Tensor, Tensor]:
         """Up to `count` training points, none of them a pivot, as indices into X, and the variance
         of each observation given the pivots and its nearest others."""
+        # Of all points, pivots too, so that with other pivots they are nearly the same ones.
         generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(len(self._X), generator=generator)[:count].to(self._X.device)
+        order = torch.randperm(self._n, generator=generator).to(self._X.device)
+        place = torch.full((self._n,), -1, device=self._X.device)
+        place[self._rest] = torch.arange(len(self._rest), device=self._X.device)
+        rows = place[order][place[order] >= 0][:count]
         m = min(neighbours, len(self._X) - 1)
         found = torch.empty(len(rows), dtype=torch.float64, device=self._X.device)
         for chunk in chunks(len(rows), CHUNK):
@@ -263,7 +269,8 @@ class SubsetVariance:
 
     @property
     def _factor_budget(self) -> int:
-        return int(FOR_FACTORS * self._memory_budget)
+        left = self._memory_budget - (0 if self._F is None else self._F.nbytes)
+        return min(int(FOR_FACTORS * self._memory_budget), left)
 
     def _factor_bytes(self, way: Way) -> int:
         """Of a cell: a triangle in float32, in tiles, or a square in float64."""

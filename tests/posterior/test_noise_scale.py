@@ -50,6 +50,20 @@ def test_each_point_is_predicted_from_the_others(pivots):
         assert float(latent) == pytest.approx(prior - weights @ K[rest, i], rel=1e-4)
 
 
+def test_too_few_neighbours_are_made_up_for(monkeypatch):
+    """With 4 neighbours errors are too large, and about right after the correction."""
+    made, Y, K = posterior(300, 10)
+    truth = (np.linalg.inv(K) @ Y) / np.linalg.inv(K).diagonal()[:, None]
+    monkeypatch.setattr("megagp.posterior.posterior.LEFT_OUT_NEIGHBOURS", 4)
+
+    def size(found):
+        return float((found.errors.numpy() ** 2).sum() / (truth[found.rows] ** 2).sum())
+
+    better = size(made.leave_one_out(200, seed=0))
+    monkeypatch.setattr("megagp.posterior.posterior.CLOSER_NEIGHBOURS", 4)
+    assert abs(better - 1) < 0.5 * abs(size(made.leave_one_out(200, seed=0)) - 1)
+
+
 def test_points_at_one_place_do_not_know_themselves():
     made, *_ = posterior(90, 10)
     twice = torch.cat([made.X, made.X[:1].repeat(140, 1)])  # more than the neighbours looked at

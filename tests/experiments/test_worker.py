@@ -8,6 +8,7 @@ from megagp import GPRegressor
 from megagp.datasets import robot_arm, split
 from megagp.experiments import METHODS, Run
 from megagp.experiments.methods import fit, regressor
+from megagp.experiments.trace import Recorder, trace
 from megagp.experiments.worker import measure, prepare
 
 DATA = "robot_arm:300"
@@ -70,6 +71,16 @@ def test_traces_end_where_training_ends(suite):
     assert steps[-1]["rmse"] == pytest.approx(found["rmse"], rel=1e-6)
     assert steps[-1]["nll"] == pytest.approx(found["nll"], rel=1e-5)
     assert steps[0]["rmse"] != steps[-1]["rmse"]
+
+
+def test_traces_take_the_inputs_that_training_took():
+    data, recorder = prepare(DATA, 0, None), Recorder()
+    settings = {"training": "adam", "steps": 2, "random_state": 0}
+    model = GPRegressor(inputs="ranks", on_step=recorder, **settings)
+    mean = model.fit(data.X_train, data.y_train).predict(data.X_test)
+    model.set_params(inputs="auto")  # as if that had chosen them
+    found = trace(recorder, model, data)
+    assert found[-1]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - data.y_test) ** 2)), rel=1e-6)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lightgbm"])

@@ -189,27 +189,6 @@ def test_varying_noise_is_the_posterior_of_that_noise():
     np.testing.assert_allclose(std, np.sqrt(np.diag(C)), rtol=1e-6)
 
 
-def bent(n, seed=0):
-    """No noise: smooth on the left, too rough for one lengthscale on the right."""
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-1, 1, size=(n, 2))
-    return X, np.sin(2 * X[:, 0]) + 0.3 * np.sin(40 * X[:, 0] * X[:, 1]) * (X[:, 0] > 0)
-
-
-def test_noise_that_varies_makes_means_no_worse():
-    """What looks like noise on the right is not: with noise there, means would be smoothed."""
-    X, y = bent(600)
-    X_new, y_new = bent(500, seed=1)
-    plain, varying = (
-        GPRegressor(noise_model=name, random_state=0).fit(X, y) for name in ("constant", "varying")
-    )
-    assert varying.noise_model_ == "varying"
-    assert np.array_equal(plain.predict(X_new), varying.predict(X_new))
-    assert str(plain.kernel_) == str(varying.kernel_)
-    before, after = (score(y_new, *m.predict(X_new, return_std=True)) for m in (plain, varying))
-    assert after.nll < before.nll - 0.3
-
-
 def test_varying_noise_where_it_does_not_vary():
     X, y = data(600)
     plain, varying = (

@@ -14,28 +14,7 @@ def diagnostics(
 ) -> dict[str, Any]:
     """What a fit did, in plain numbers that JSON can hold."""
     operator, n = objective.operator, len(objective.Y)
-    iterations = int(result.iterations.max()) if len(result.iterations) else 0
-    return {
-        "engine": operator.engine.name,
-        "engine_reason": operator.engine.reason,
-        "culled_fraction": float(operator.statistics.culled_fraction),
-        "phases": of_phases(phases),
-        "precompute": {
-            "seconds": seconds,
-            "iterations": iterations,
-            "residual": [float(r) for r in result.residual],
-            # Of y, the largest of its columns: at the start, and after each iteration.
-            "history": _history(result, objective.Y.shape[1]),
-            "status": result.worst.name,
-            "precision": result.precision,
-            "kernel_evaluations": float(n) * n / 2 * (1 if operator.kept else iterations + 1),
-        },
-    }
-
-
-def of_phases(phases: list[Phase]) -> list[dict[str, Any]]:
-    """What each phase of training did."""
-    return [
+    found = [
         {
             "phase": p.name,
             "points": p.size,
@@ -51,6 +30,23 @@ def of_phases(phases: list[Phase]) -> list[dict[str, Any]]:
         }
         for p in phases
     ]
+    iterations = int(result.iterations.max()) if len(result.iterations) else 0
+    return {
+        "engine": operator.engine.name,
+        "engine_reason": operator.engine.reason,
+        "culled_fraction": float(operator.statistics.culled_fraction),
+        "phases": found,
+        "precompute": {
+            "seconds": seconds,
+            "iterations": iterations,
+            "residual": [float(r) for r in result.residual],
+            # Of y, the largest of its columns: at the start, and after each iteration.
+            "history": _history(result, objective.Y.shape[1]),
+            "status": result.worst.name,
+            "precision": result.precision,
+            "kernel_evaluations": float(n) * n / 2 * (1 if operator.kept else iterations + 1),
+        },
+    }
 
 
 def _history(result: SolveResult, outputs: int) -> list[float]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import time
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from megagp.checkpoint import Checkpoint, digest
 from megagp.distributed import ALONE, Ranks, check_same, spread
 from megagp.engines import keeping_budget
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
-from megagp.estimators.diagnostics import diagnostics, of_phases
+from megagp.estimators.diagnostics import diagnostics
 from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
 from megagp.normal_scores import NormalScores
@@ -63,10 +62,6 @@ COVARIANCE_LIMIT = 5000
 ROUGH_TO_SMOOTH = 3.0
 INPUTS = ("auto", "standard", "ranks")
 QUALITIES = ("usual", "best")
-# How much larger squared errors may be with noise that varies, before it is left out of means.
-# Errors are dominated by the points with the most noise, which tell least: this is no less than
-# chance makes of them.
-WORSE = 1.05
 NOISE_MODELS = ("auto", "constant", "varying")
 # Training points whose errors tell how the noise varies, and what progress calls that.
 NOISE_POINTS, NOISE_PHASE = 10_000, "noise"
@@ -364,35 +359,23 @@ class GPRegressor(Regressor):
         )
         learned = learn(noise, scale, recipe, started)
         phases = learned.phases
-        found = self._noise_factor(learned, seed, progress, ranks) if varies else None
-        told = None
-        if found is not None:
-            # Before its operator has forgotten what it has kept, for another to be made.
-            told = diagnostics(phases, learned.objective, learned.result, learned.seconds)
-            learned.objective.operator.forget()
-            # Training moves the kernel's hyperparameters.
-            plain = replace(learned.posterior, kernel=kernel.copy())
-            learned = replace(learned, posterior=plain)  # without what its variances have cached
-            level = float(found.factor.at(X).log().mean().exp())
-            factor, start = found.factor.divided(level), level * learned.noise
-            noise = Hyperparameter("noise_variance", max(start, self.noise_floor))
-            other = learn(noise, factor.at(X), recipe.again(), None)
-            phases = [*phases, *other.phases]
-            if self._means_are_as_good(other.posterior, found, seed, ranks):
-                learned, chosen, told = other, other.posterior, None
-            else:
-                learned, chosen = replace(learned, noise=start), plain
-            learned = replace(learned, posterior=replace(chosen, noise_scale=factor))
-        self.posterior_, self.kernel_ = learned.posterior, learned.posterior.kernel
+        factor = self._noise_factor(learned, seed, progress, ranks) if varies else None
+        if factor is not None:
+            learned.objective.operator.forget()  # what it has kept, before another is made
+            level = float(factor.at(X).log().mean().exp())
+            factor = factor.divided(level)
+            noise = Hyperparameter("noise_variance", max(level * learned.noise, self.noise_floor))
+            learned = learn(noise, factor.at(X), recipe.again(), None)
+            learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
+            phases = [*phases, *learned.phases]
+        self.posterior_, self.kernel_ = learned.posterior, kernel
         self.noise_variance_ = learned.noise
         last = learned.objective.last
         assert last is not None
         self.n_samples_ = n
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
-        if told is None:
-            told = diagnostics(phases, learned.objective, learned.result, learned.seconds)
-        self.diagnostics_ = {**told, "phases": of_phases(phases)}
+        self.diagnostics_ = diagnostics(phases, learned.objective, learned.result, learned.seconds)
         if ranks.first:
             self._warn(phases, learned.result)
 
@@ -458,45 +441,23 @@ class GPRegressor(Regressor):
 
     def _noise_factor(
         self, learned: _Learned, seed: int, progress: Progress, ranks: Ranks
-    ) -> _Varying | None:
+    ) -> NoiseScale | None:
         """How the noise varies, as rank 0 sees it; None if it does not."""
         progress.phase(NOISE_PHASE)
         saver = learned.objective.saver("noise")
         kept = None if saver is None else saver.load()
-        if kept is None or (kept and "rows" not in kept):  # or by a revision that kept less
+        if kept is None:
             _, kept = ranks.from_first(lambda: ({}, self._find_noise_factor(learned, seed)))
             if saver is not None:
                 saver.keep(kept)
         progress.step(1, float("nan"))
-        if not kept:
-            return None
-        return _Varying(NoiseScale.unpack(kept), kept["rows"], kept["squares"])
+        return NoiseScale.unpack(kept) if kept else None
 
     def _find_noise_factor(self, learned: _Learned, seed: int) -> dict[str, Tensor]:
         errors = learned.posterior.leave_one_out(NOISE_POINTS, seed)
         least = self.noise_floor / learned.noise
         found = learn_noise_scale(errors, learned.noise, least, seed)
-        if found is None:
-            return {}
-        return {**found.pack(), "rows": errors.rows, "squares": errors.errors.square().sum(1)}
-
-    def _means_are_as_good(
-        self, posterior: Posterior, before: _Varying, seed: int, ranks: Ranks
-    ) -> bool:
-        """Whether training points are foretold as well by a posterior as they were before.
-
-        As rank 0 sees it, by the points that were left out both times.
-        """
-
-        def compare() -> tuple[dict[str, Any], dict[str, Tensor]]:
-            errors = posterior.leave_one_out(NOISE_POINTS, seed)
-            now = torch.full((len(posterior.X),), math.nan, dtype=torch.float64)
-            now[errors.rows] = errors.errors.square().sum(1)
-            both = ~now[before.rows].isnan()
-            ratio = float(now[before.rows[both]].sum() / before.squares[both].sum())
-            return {"as_good": ratio <= WORSE}, {}
-
-        return bool(ranks.from_first(compare)[0]["as_good"])
+        return {} if found is None else found.pack()
 
     def _represented(
         self,
@@ -652,15 +613,6 @@ class GPRegressor(Regressor):
         self._check_whole(("steps", "subset", "max_iter"))
         self._check_whole(("probes",), optional=True)
         self._check_whole(("rank", "neighbours", "residual_neighbours"), least=0, optional=True)
-
-
-class _Varying(NamedTuple):
-    """A factor on the noise variance, and the squared errors that told: those of training points
-    `rows` predicted from the others with one noise variance."""
-
-    factor: NoiseScale
-    rows: Tensor
-    squares: Tensor
 
 
 @dataclass(frozen=True)

@@ -45,15 +45,14 @@ CHUNK = 4096
 
 
 class Errors(NamedTuple):
-    """Training points, each predicted from the others: rows n, X n x d, errors n x p, latent n."""
+    """Of training points, each predicted from the others: X n x d, errors n x p, latent n."""
 
-    rows: Tensor
     X: Tensor
     errors: Tensor
     latent: Tensor
 
-    def at(self, which: Tensor) -> Errors:
-        return Errors(*(part[which] for part in self))
+    def at(self, rows: Tensor) -> Errors:
+        return Errors(self.X[rows], self.errors[rows], self.latent[rows])
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,8 @@ LANCZOS_RANK = 100
 # and pivot, while it is made) takes no more than this.
 MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
 PIVOT_BUDGET = 512 * 2**20
-# Nearest others that the variance of a training point takes in which is left out; and points of
-# which more neighbours tell how far above that is.
-LEFT_OUT_NEIGHBOURS, CLOSER_NEIGHBOURS, CLOSER_POINTS = 128, 512, 256
+# Nearest others that the variance of a training point takes in which is left out.
+LEFT_OUT_NEIGHBOURS = 128
 # What "exact" may add to a variance, as a share of the noise variance, for each unit of rtol.
 EXCESS = 2.0
 
@@ -104,19 +103,15 @@ class Posterior:
 
         With s² = 1 / [K̂⁻¹]_ii, the variance of observation i given the others, the prediction from
         those is off by v_i s² (Rasmussen & Williams 2006, eq. 5.12); β is held fixed. s² is the
-        joint variance of a point that is left out, less the share by which, in the median, that
-        is lower with more neighbours: what is too much in s² is too much in the error.
+        joint variance of a point that is left out.
         """
         if len(self.pivots) == len(self.X):
             rows = torch.arange(len(self.X))
             observed = 1 / Cholesky(self._K_hat).inverse().diagonal()
         else:
             rows, observed = self._joint.leave_one_out(count, LEFT_OUT_NEIGHBOURS, seed)
-            few = min(count, CLOSER_POINTS)
-            _, closer = self._joint.leave_one_out(few, CLOSER_NEIGHBOURS, seed)
-            observed *= (closer / observed[: len(closer)]).median()
         latent = (observed - self.noise[rows]).clamp(min=0.0)
-        return Errors(rows, self.X[rows], self.weights[rows] * observed[:, None], latent)
+        return Errors(self.X[rows], self.weights[rows] * observed[:, None], latent)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

@@ -114,7 +114,7 @@ class SubsetVariance:
             raise ValueError(
                 f"neighbours: expected a number >= 0, got {neighbours.neighbours}; None chooses one"
             )
-        self._n, self._kernel = len(X), kernel
+        self._kernel = kernel
         self._native = NativeEngine().supports(kernel, X, None, torch.float64).ok
         self._memory_budget = memory_budget
         is_pivot = torch.zeros(len(X), dtype=torch.bool, device=X.device)
@@ -201,12 +201,8 @@ class SubsetVariance:
     def leave_one_out(self, count: int, neighbours: int, seed: int) -> tuple[Tensor, Tensor]:
         """Up to `count` training points, none of them a pivot, as indices into X, and the variance
         of each observation given the pivots and its nearest others."""
-        # Of all points, pivots too, so that with other pivots they are nearly the same ones.
         generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(self._n, generator=generator).to(self._X.device)
-        place = torch.full((self._n,), -1, device=self._X.device)
-        place[self._rest] = torch.arange(len(self._rest), device=self._X.device)
-        rows = place[order][place[order] >= 0][:count]
+        rows = torch.randperm(len(self._X), generator=generator)[:count].to(self._X.device)
         m = min(neighbours, len(self._X) - 1)
         found = torch.empty(len(rows), dtype=torch.float64, device=self._X.device)
         for chunk in chunks(len(rows), CHUNK):

@@ -202,6 +202,55 @@ def test_varying_noise_where_it_does_not_vary():
         GPRegressor(noise_model="loud").fit(X, y)
 
 
+def rougher(n, seed=0):
+    """Calm on the left and quick on the right, without noise to speak of."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, 2))
+    return X, np.sin(2 * np.exp(3 * X[:, 0])) * np.cos(X[:, 1]) + 1e-3 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("n", [800, 2000], ids=["Cholesky", "products"])
+def test_calibration(n, tmp_path):
+    X, y = rougher(n)
+    X_new, y_new = rougher(1000, seed=1)
+    plain, local = (
+        GPRegressor(calibration=name, random_state=0).fit(X, y) for name in ("none", "local")
+    )
+    assert (plain.calibration_, local.calibration_) == ("none", "local")
+    mean, std = local.predict(X_new, return_std=True)
+    before, model_std = plain.predict(X_new, return_std=True)
+    assert np.array_equal(mean, before)
+    assert score(y_new, mean, std).nll < score(y_new, mean, model_std).nll - 0.2
+    standardised = ((y_new - mean) / std)[X_new[:, 0] < 0], ((y_new - mean) / std)[X_new[:, 0] > 0]
+    assert all(0.6 < np.sqrt(np.mean(z**2)) < 1.5 for z in standardised)
+    # One factor for all of a variance: what it is of the function, of the noise, between points.
+    factor = (std / model_std) ** 2
+    of_function, model_of_function = (
+        m.predict(X_new, return_std=True, latent=True)[1] for m in (local, plain)
+    )
+    np.testing.assert_allclose((of_function / model_of_function) ** 2, factor, rtol=1e-6)
+    C, of_model = (m.predict(X_new[:9], return_cov=True)[1] for m in (local, plain))
+    np.testing.assert_allclose(C, of_model * np.sqrt(np.outer(factor[:9], factor[:9])), rtol=1e-6)
+    local.save(tmp_path / "model.mgp")
+    again = load(tmp_path / "model.mgp")
+    assert again.calibration_ == "local"
+    assert np.array_equal(again.predict(X_new, return_std=True)[1], std)
+
+
+def test_calibration_where_there_is_nothing_to_gain():
+    X, y = data(600)
+    model = GPRegressor(calibration="local", random_state=0).fit(X, y)
+    assert model.calibration_ == "none"
+    with pytest.raises(ValueError, match="calibration: expected one of"):
+        GPRegressor(calibration="everywhere").fit(X, y)
+
+
+def test_noise_is_not_what_varies_where_there_is_none():
+    X, y = rougher(800)
+    model = GPRegressor(noise_model="varying", random_state=0).fit(X, y)
+    assert model.noise_model_ == "constant"
+
+
 def test_noise_scale_is_a_repeated_measurement():
     # Twice as precise is the same as measured twice, for the function.
     X, y = data(60)

@@ -168,9 +168,11 @@ def varying() -> dict[str, Any]:
     """A fit whose noise varies, as rank 0 finds it to."""
     X, y = data(1600)
     y = y + np.where(X[:, 0] > 0, 0.5, 0.0) * np.random.default_rng(1).normal(size=1600)
-    model = small_regressor(None).set_params(noise_model="varying", training="none").fit(X, y)
+    model = small_regressor(None).set_params(training="none")
+    model.set_params(noise_model="varying", calibration="local").fit(X, y)
     mean, std = model.predict(X[:7], return_std=True)
-    return {"mean": mean, "std": std, "varies": float(model.noise_model_ == "varying")}
+    varies, calibrated = model.noise_model_ == "varying", model.calibration_ == "local"
+    return {"mean": mean, "std": std, "varies": float(varies), "calibrated": float(calibrated)}
 
 
 def represented() -> dict[str, Any]:

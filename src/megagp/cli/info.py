@@ -47,6 +47,8 @@ def _facts(fitted: Any) -> Iterator[tuple[str, str]]:
     varies = getattr(fitted, "noise_model_", "constant") == "varying"
     average = ", varies; this is its geometric mean" if varies else ""
     yield "noise variance", f"{float(fitted.noise_variance_):.6g}{average}"
+    if getattr(fitted, "calibration_", "none") == "local":
+        yield "calibration", "variances are multiplied by a factor that varies"
     yield "log marginal likelihood", f"{float(fitted.log_marginal_likelihood_):.6g}"
     yield from _rows("", fitted.diagnostics_)
     if "versions" in fitted.extra_:

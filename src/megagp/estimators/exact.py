@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,9 +28,10 @@ from megagp.normal_scores import NormalScores
 from megagp.planning import calibrate, forecast, workload
 from megagp.posterior import (
     VARIANCES,
-    NoiseScale,
     Posterior,
-    learn_noise_scale,
+    Scale,
+    calibration_factor,
+    noise_factor,
     pack,
     precompute,
     unpack,
@@ -63,8 +65,9 @@ ROUGH_TO_SMOOTH = 3.0
 INPUTS = ("auto", "standard", "ranks")
 QUALITIES = ("usual", "best")
 NOISE_MODELS = ("auto", "constant", "varying")
-# Training points whose errors tell how the noise varies, and what progress calls that.
-NOISE_POINTS, NOISE_PHASE = 10_000, "noise"
+CALIBRATIONS = ("auto", "none", "local")
+# What progress and checkpoints call the search for factors on variances.
+NOISE_PHASE, CALIBRATION_PHASE = "noise", "calibration"
 
 
 class GPRegressor(Regressor):
@@ -85,8 +88,13 @@ class GPRegressor(Regressor):
         uncertainty is part of the predicted variance.
     noise_model : "auto", "constant" or "varying"
         One noise variance for all points, or one that varies with x, learned from the errors of
-        training points that are predicted from all others, if it foretells those better.
-        "auto" is "varying" with quality="best" and "constant" otherwise.
+        training points that are predicted from all others, if it foretells those better and
+        noise is most of them. "auto" is "varying" with quality="best" and "constant" otherwise.
+    calibration : "auto", "none" or "local"
+        "local" multiplies all predicted variances by a smooth function of x, learned from the
+        errors of training points as well, if it foretells those better: for functions that are
+        rougher in one place than in another. Means stay as they are. "auto" is "local" with
+        quality="best" and "none" otherwise.
     training : "pretrain", "paper", "adam", "lbfgs" or "none"
         L-BFGS on subsets and then a few steps on everything; the paper's recipe, which does the
         same with Adam as well; `steps` steps on everything; or the kernel as given.
@@ -118,7 +126,8 @@ class GPRegressor(Regressor):
         default kernel; the standard otherwise. `inputs_` says what was taken.
     quality : "usual" or "best"
         The kernel, where none is given: Matérn-3/2, or a sum of Matérn-1/2 and Matérn-5/2 with
-        lengthscales of their own, which takes several times as long; and see `noise_model`.
+        lengthscales of their own, which takes several times as long; and see `noise_model` and
+        `calibration`.
     whiten : bool
         Shift and scale X and y by the training set's means and standard deviations.
     engine, dtype : str
@@ -140,6 +149,7 @@ class GPRegressor(Regressor):
     ----------
     kernel_, noise_variance_ : learned, on whitened data
     noise_model_ : "constant" or "varying"; then noise_variance_ is the geometric mean
+    calibration_ : "none" or "local"
     inputs_ : "standard" or "ranks"
     log_marginal_likelihood_ : of the training set, in the units of y; from probes for large n
     n_iter_ : evaluations of the likelihood in training
@@ -156,6 +166,7 @@ class GPRegressor(Regressor):
         ard: bool = True,
         mean: str = "constant",
         noise_model: str = "auto",
+        calibration: str = "auto",
         training: str = "pretrain",
         steps: int = 100,
         subset: int = 10_000,
@@ -186,6 +197,7 @@ class GPRegressor(Regressor):
         self.ard = ard
         self.mean = mean
         self.noise_model = noise_model
+        self.calibration = calibration
         self.training = training
         self.steps = steps
         self.subset = subset
@@ -217,6 +229,12 @@ class GPRegressor(Regressor):
         """Whether the noise was found to vary: "constant" or "varying"."""
         check_is_fitted(self)
         return "constant" if self.posterior_.noise_scale is None else "varying"
+
+    @property
+    def calibration_(self) -> str:
+        """Whether variances were found to be off in some places: "none" or "local"."""
+        check_is_fitted(self)
+        return "none" if self.posterior_.calibration is None else "local"
 
     @property
     def inputs_(self) -> str:
@@ -286,7 +304,7 @@ class GPRegressor(Regressor):
         if not (return_std or return_cov):
             return self._shaped(undo(spread(posterior.predict, X_new, ranks)))
         scale = self._y_whitening.scale
-        noise = self._noise_at(X_new) * (not latent)
+        noise = posterior.noise_at(X_new, self.noise_variance_) * (not latent)
         if return_std:
             found = spread(lambda x: posterior.predict_with_variance(x, method), X_new, ranks)
             std = (found[:, -1] + noise).sqrt()
@@ -295,12 +313,6 @@ class GPRegressor(Regressor):
         C = self._covariance(X_new)
         C.diagonal().add_(noise)
         return self._shaped(mean), self._shaped(C[:, :, None] * scale.square())
-
-    def _noise_at(self, X_new: Tensor) -> Tensor:
-        """The noise variance of new observations, on whitened data."""
-        factor = self.posterior_.noise_scale
-        scale = torch.ones(len(X_new), dtype=torch.float64) if factor is None else factor.at(X_new)
-        return self.noise_variance_ * scale
 
     def sample_y(
         self,
@@ -342,6 +354,8 @@ class GPRegressor(Regressor):
         if varies:
             again = [(p.name, p.steps, float(n) ** 2) for p in recipe.again().phases(n)]
             plan += [(NOISE_PHASE, 1, 0.5 * n * n), *again, plan[-1]]
+        if self._calibrates:
+            plan.append((CALIBRATION_PHASE, 1, 0.5 * n * n))
         progress.start(plan)
         if self.verbose and n >= FORECAST_FROM and ranks.first:
             recipes = [recipe, recipe.again()] if varies else [recipe]
@@ -359,15 +373,22 @@ class GPRegressor(Regressor):
         )
         learned = learn(noise, scale, recipe, started)
         phases = learned.phases
-        factor = self._noise_factor(learned, seed, progress, ranks) if varies else None
+        factor = None
+        if varies:
+            find = partial(noise_factor, learned.posterior, Y, self.noise_floor, seed)
+            factor = self._factor(NOISE_PHASE, learned, find, progress, ranks)
         if factor is not None:
             learned.objective.operator.forget()  # what it has kept, before another is made
             level = float(factor.at(X).log().mean().exp())
-            factor = factor.divided(level)
+            factor = factor.times(1 / level)
             noise = Hyperparameter("noise_variance", max(level * learned.noise, self.noise_floor))
             learned = learn(noise, factor.at(X), recipe.again(), None)
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
+        if self._calibrates:
+            find = partial(calibration_factor, learned.posterior, Y, seed)
+            found = self._factor(CALIBRATION_PHASE, learned, find, progress, ranks)
+            learned = replace(learned, posterior=replace(learned.posterior, calibration=found))
         self.posterior_, self.kernel_ = learned.posterior, kernel
         self.noise_variance_ = learned.noise
         last = learned.objective.last
@@ -439,25 +460,35 @@ class GPRegressor(Regressor):
             return self.quality == "best" and not given
         return self.noise_model == "varying"
 
-    def _noise_factor(
-        self, learned: _Learned, seed: int, progress: Progress, ranks: Ranks
-    ) -> NoiseScale | None:
-        """How the noise varies, as rank 0 sees it; None if it does not."""
-        progress.phase(NOISE_PHASE)
-        saver = learned.objective.saver("noise")
+    @property
+    def _calibrates(self) -> bool:
+        return self.calibration == "local" or (
+            self.calibration == "auto" and self.quality == "best"
+        )
+
+    def _factor(
+        self,
+        phase: str,
+        learned: _Learned,
+        find: Callable[[], Scale | None],
+        progress: Progress,
+        ranks: Ranks,
+    ) -> Scale | None:
+        """How noise or errors vary, as rank 0 sees it; None if they do not."""
+        progress.phase(phase)
+        saver = learned.objective.saver(phase)
         kept = None if saver is None else saver.load()
         if kept is None:
-            _, kept = ranks.from_first(lambda: ({}, self._find_noise_factor(learned, seed)))
+
+            def packed() -> tuple[dict[str, Any], dict[str, Tensor]]:
+                found = find()
+                return {}, {} if found is None else found.pack(phase)
+
+            _, kept = ranks.from_first(packed)
             if saver is not None:
                 saver.keep(kept)
         progress.step(1, float("nan"))
-        return NoiseScale.unpack(kept) if kept else None
-
-    def _find_noise_factor(self, learned: _Learned, seed: int) -> dict[str, Tensor]:
-        errors = learned.posterior.leave_one_out(NOISE_POINTS, seed)
-        least = self.noise_floor / learned.noise
-        found = learn_noise_scale(errors, learned.noise, least, seed)
-        return {} if found is None else found.pack()
+        return Scale.unpack(kept, phase, learned.posterior.d) if kept else None
 
     def _represented(
         self,
@@ -600,6 +631,7 @@ class GPRegressor(Regressor):
         self._check_kernel()
         one_of("mean", self.mean, MEANS)
         one_of("noise_model", self.noise_model, NOISE_MODELS)
+        one_of("calibration", self.calibration, CALIBRATIONS)
         one_of("training", self.training, METHODS)
         one_of("variance", self.variance, VARIANCES)
         one_of("inputs", self.inputs, INPUTS)

@@ -1,15 +1,17 @@
 """Prediction from cached solves: mean, variance, covariance."""
 
-from megagp.posterior.noise_scale import NoiseScale, learn_noise_scale
+from megagp.posterior.calibration import calibration_factor, noise_factor
+from megagp.posterior.error_scale import Scale
 from megagp.posterior.posterior import VARIANCES, Posterior
 from megagp.posterior.precompute import precompute
 from megagp.posterior.state import pack, unpack
 
 __all__ = [
     "VARIANCES",
-    "NoiseScale",
     "Posterior",
-    "learn_noise_scale",
+    "Scale",
+    "calibration_factor",
+    "noise_factor",
     "pack",
     "precompute",
     "unpack",

@@ -19,9 +19,10 @@ from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import basis
 from megagp.operator import KernelOperator
+from megagp.posterior.error_scale import Scale
 from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
 from megagp.posterior.lanczos_variance import LanczosVariance
-from megagp.posterior.noise_scale import Errors, NoiseScale
+from megagp.posterior.left_out import LeftOut, variances_left_out
 from megagp.posterior.subset_variance import SubsetVariance
 from megagp.preconditioners import PivotedCholesky
 from megagp.solvers import Cholesky, SolveResult
@@ -34,8 +35,6 @@ LANCZOS_RANK = 100
 # and pivot, while it is made) takes no more than this.
 MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
 PIVOT_BUDGET = 512 * 2**20
-# Nearest others that the variance of a training point takes in which is left out.
-LEFT_OUT_NEIGHBOURS = 128
 # What "exact" may add to a variance, as a share of the noise variance, for each unit of rtol.
 EXCESS = 2.0
 
@@ -52,6 +51,7 @@ class Posterior:
     X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
     preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
+    calibration: what all variances at new points are multiplied by, noise included; None for 1.
     """
 
     X: Tensor
@@ -66,7 +66,8 @@ class Posterior:
     max_iter: int
     neighbours: int | None = None
     engine: str = "auto"
-    noise_scale: NoiseScale | None = None
+    noise_scale: Scale | None = None
+    calibration: Scale | None = None
 
     @property
     def d(self) -> int:
@@ -79,7 +80,8 @@ class Posterior:
     def predict_with_variance(self, X_new: Tensor, method: str) -> Tensor:
         """Means, and the variance of the latent function, an upper bound on the exact one.
 
-        m x (p + 1), the variances last; both rest on one product with k(X_new, X).
+        m x (p + 1), the variances last; both rest on one product with k(X_new, X). The bound is
+        that of the model, before any calibration.
         method: "joint", from the pivots and each point's neighbours; "lanczos", the paper's
         cache; "exact", a solve to tolerance for every new point.
         """
@@ -90,28 +92,42 @@ class Posterior:
             way = self._lanczos if method == "lanczos" else self._exact
         mean, U = self._mean_and_gap(X_new)
         of_trend = ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
-        return torch.cat([mean, (way.latent(X_new) + of_trend)[:, None]], dim=1)
+        latent = self.calibrated(X_new) * (way.latent(X_new) + of_trend)
+        return torch.cat([mean, latent[:, None]], dim=1)
 
     def covariance(self, X_new: Tensor) -> Tensor:
         """The covariance of the latent function between new points, m x m, by solves."""
         _, U = self._mean_and_gap(X_new)
         C = self._exact.covariance(X_new) + U @ self.trend.covariance @ U.T
-        return 0.5 * (C + C.T)
+        root = self.calibrated(X_new).sqrt()
+        return 0.5 * root[:, None] * (C + C.T) * root
 
-    def leave_one_out(self, count: int, seed: int) -> Errors:
-        """Up to `count` training points, each predicted from all others, without another solve.
+    def noise_at(self, X_new: Tensor, level: float) -> Tensor:
+        """The noise variance of new observations, where it is `level` on average."""
+        noise = torch.full((len(X_new),), level, dtype=torch.float64)
+        if self.noise_scale is not None:
+            noise *= self.noise_scale.at(X_new)
+        return self.calibrated(X_new) * noise
 
-        With s² = 1 / [K̂⁻¹]_ii, the variance of observation i given the others, the prediction from
-        those is off by v_i s² (Rasmussen & Williams 2006, eq. 5.12); β is held fixed. s² is the
-        joint variance of a point that is left out.
-        """
+    def calibrated(self, X_new: Tensor) -> Tensor:
+        """What variances at new points are multiplied by, m."""
+        if self.calibration is None:
+            return torch.ones(len(X_new), dtype=torch.float64)
+        return self.calibration.at(X_new)
+
+    def leave_one_out(self, Y: Tensor, count: int, seed: int) -> LeftOut:
+        """About `count` training points, or all, each predicted from all others. Y: n x p."""
         if len(self.pivots) == len(self.X):
             rows = torch.arange(len(self.X))
-            observed = 1 / Cholesky(self._K_hat).inverse().diagonal()
+            variances = 1 / Cholesky(self._K_hat).inverse().diagonal()
         else:
-            rows, observed = self._joint.leave_one_out(count, LEFT_OUT_NEIGHBOURS, seed)
-        latent = (observed - self.noise[rows]).clamp(min=0.0)
-        return Errors(self.X[rows], self.weights[rows] * observed[:, None], latent)
+            pivots = self.pivots[: most_pivots(len(self.X))]
+            rows, variances = variances_left_out(
+                self.X, self.kernel, self.noise, pivots, count, seed
+            )
+        weights = self.weights[rows]
+        residual = Y[rows] - self.predict(self.X[rows]) - self.noise[rows, None] * weights
+        return LeftOut(rows, weights * variances[:, None] + residual, variances)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

@@ -11,7 +11,7 @@ from torch import Tensor
 from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import MEANS, basis
-from megagp.posterior.noise_scale import NoiseScale
+from megagp.posterior.error_scale import Scale
 from megagp.posterior.posterior import Posterior
 from megagp.storage import (
     StorageError,
@@ -20,6 +20,9 @@ from megagp.storage import (
     require,
     require_tensor,
 )
+
+# What the tensors of a noise that varies, and of a calibration, are called.
+SCALES = ("noise", "calibration")
 
 
 def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -31,7 +34,6 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "max_iter": posterior.max_iter,
         "neighbours": posterior.neighbours,
         "engine": posterior.engine,
-        "noise_varies": posterior.noise_scale is not None,
     }
     tensors = {
         "X": posterior.X,
@@ -42,8 +44,9 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "trend_covariance": posterior.trend.covariance,
         "pivots": posterior.pivots,
     }
-    if posterior.noise_scale is not None:
-        tensors |= posterior.noise_scale.pack()
+    for name, scale in zip(SCALES, (posterior.noise_scale, posterior.calibration), strict=True):
+        if scale is not None:
+            tensors |= scale.pack(name)
     return header, tensors
 
 
@@ -70,10 +73,9 @@ def unpack(
         raise StorageError(f"pivots: expected indices below {n}, got others")
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
-    varies = require(header, "noise_varies", bool)
-    noise_scale = NoiseScale.unpack(tensors) if varies else None
-    if noise_scale is not None and noise_scale.Z.shape[1] != d:
-        raise StorageError(f"noise_Z: expected {d} columns, got {noise_scale.Z.shape[1]}")
+    noise_scale, calibration = (
+        Scale.unpack(tensors, name, d) if f"{name}_Z" in tensors else None for name in SCALES
+    )
     return Posterior(
         X=X,
         kernel=kernel,
@@ -91,4 +93,5 @@ def unpack(
         neighbours=require(header, "neighbours", int, type(None)),
         engine=require(header, "engine", str),
         noise_scale=noise_scale,
+        calibration=calibration,
     )

@@ -197,26 +197,6 @@ class SubsetVariance:
                 return way
         return Way(True, enough)
 
-    @torch.no_grad()
-    def leave_one_out(self, count: int, neighbours: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Up to `count` training points, none of them a pivot, as indices into X, and the variance
-        of each observation given the pivots and its nearest others."""
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(len(self._X), generator=generator)[:count].to(self._X.device)
-        m = min(neighbours, len(self._X) - 1)
-        found = torch.empty(len(rows), dtype=torch.float64, device=self._X.device)
-        for chunk in chunks(len(rows), CHUNK):
-            at = rows[chunk]
-            near = self._search.nearest(self._features[at], m + 1)
-            # Without the point itself; of many at the same place, one is as good as another.
-            itself = near == at[:, None]
-            itself[~itself.any(1), -1] = True
-            others = near[~itself].reshape(len(at), m)
-            x = self._X[at]
-            prior = self._kernel.on(x.device, torch.float64).diagonal(x)
-            found[chunk] = self._by_own(x, prior, others) + self._noise[at]
-        return self._rest[rows], found
-
     def _by_own(self, x: Tensor, prior: Tensor, near: Tensor) -> Tensor:
         """Latent variances given the pivots and each point's own neighbours, t x m."""
         factors = self._make_factors(PassingFactors, lambda point: near[point], 0)

@@ -1,13 +1,16 @@
-"""Noise that differs from place to place: a smooth factor on its variance, learned from errors.
+"""Errors that differ from place to place: a smooth factor on their variance, learned from them.
 
-A posterior with one noise variance σ² has, for a training point and its prediction from all
-others, the error e and the latent variance l. With a factor s(x) on the noise
+Of training points, each predicted from all others, the errors e are known. With a factor s(x)
+on a part b of their variance, a the rest,
 
-e ~ N(0, l + σ² s(x)),  log s(x) = c + a k(x, Z) L⁻ᵀ u,  K(Z, Z) = L Lᵀ,  u ~ N(0, I),
+e ~ N(0, a + b s(x)),  log s(x) = c + α k(x, Z) L⁻ᵀ u,  K(Z, Z) = L Lᵀ,  u ~ N(0, I),
 
 log s a Gaussian process with inducing points Z. c and u are where their density given the errors
-is highest. Of several lengthscales and amplitudes a, those are taken with which the errors of one
+is highest. Of several lengthscales and amplitudes α, those are taken with which the errors of one
 half of the points are best foretold from the other half.
+
+b is the noise variance where noise is what varies, and the whole variance where the function
+itself is rougher in one place than in another, or the model is wrong in some.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from megagp.kernels import Matern32
@@ -32,12 +35,14 @@ INDUCING = 400
 JITTER = 1e-6
 # Lengthscales, as multiples of √d on whitened inputs, and amplitudes that are tried.
 LENGTHSCALES, AMPLITUDES = (0.5, 1.5), (1.0, 2.0)
-# Fewer points say nothing about how noise varies.
+# Fewer points say nothing about how errors vary.
 FEWEST = 200
-# Nats per error that a varying noise must gain on points that it has not seen.
+# Nats per error that a factor must gain on points that it has not seen.
 GAIN = 0.01
 # Steps of L-BFGS: to choose, and to fit what was chosen.
 CHOOSING_STEPS, STEPS = 40, 100
+# Logarithms of levels that are looked at.
+LEVELS = (-3.0, 3.0)
 # No line search needs to look at factors beyond exp of this.
 FARTHEST = 30.0
 # New points per pass.
@@ -45,19 +50,23 @@ CHUNK = 4096
 
 
 class Errors(NamedTuple):
-    """Of training points, each predicted from the others: X n x d, errors n x p, latent n."""
+    """Of training points, each predicted from the others: X n x d, errors n x p.
+
+    Their variance, n each: what no factor touches, and what one multiplies.
+    """
 
     X: Tensor
     errors: Tensor
-    latent: Tensor
+    fixed: Tensor
+    scaled: Tensor
 
     def at(self, rows: Tensor) -> Errors:
-        return Errors(self.X[rows], self.errors[rows], self.latent[rows])
+        return Errors(*(part[rows] for part in self))
 
 
 @dataclass(frozen=True)
-class NoiseScale:
-    """x -> s(x), what the noise variance is multiplied by at x.
+class Scale:
+    """x -> s(x), what a variance is multiplied by at x.
 
     Z: m x d; weights: a L⁻ᵀ u, m; constant: c; least: a lower bound on s.
     """
@@ -77,36 +86,35 @@ class NoiseScale:
         ]
         return (self.constant + torch.cat(parts)).exp().clamp(min=self.least)
 
-    def divided(self, level: float) -> NoiseScale:
-        """s / level."""
-        constant = self.constant - math.log(level)
-        return replace(self, constant=constant, least=self.least / level)
+    def times(self, level: float) -> Scale:
+        """level s."""
+        constant = self.constant + math.log(level)
+        return replace(self, constant=constant, least=self.least * level)
 
-    def pack(self) -> dict[str, Tensor]:
+    def pack(self, name: str) -> dict[str, Tensor]:
         """Tensors from which `unpack` makes the same."""
         numbers = torch.tensor([self.lengthscale, self.constant, self.least], dtype=torch.float64)
-        return {"noise_Z": self.Z, "noise_weights": self.weights, "noise_numbers": numbers}
+        return {f"{name}_Z": self.Z, f"{name}_weights": self.weights, f"{name}_numbers": numbers}
 
     @classmethod
-    def unpack(cls, tensors: Mapping[str, Tensor]) -> NoiseScale:
-        """StorageError for what does not fit together."""
-        Z = require_tensor(tensors, "noise_Z", None, None)
-        weights = require_tensor(tensors, "noise_weights", len(Z))
-        lengthscale, constant, least = require_tensor(tensors, "noise_numbers", 3).tolist()
+    def unpack(cls, tensors: Mapping[str, Tensor], name: str, d: int) -> Scale:
+        """StorageError for what does not fit together, or not points of d columns."""
+        Z = require_tensor(tensors, f"{name}_Z", None, d)
+        weights = require_tensor(tensors, f"{name}_weights", len(Z))
+        lengthscale, constant, least = require_tensor(tensors, f"{name}_numbers", 3).tolist()
         if not (lengthscale > 0 and least >= 0):
             raise StorageError(
-                "noise_numbers: expected a positive lengthscale and bound, got "
+                f"{name}_numbers: expected a positive lengthscale and bound, got "
                 f"{lengthscale}, {least}"
             )
         return cls(Z, weights, lengthscale, constant, least)
 
 
-def learn_noise_scale(
-    found: Errors, noise_variance: float, least: float, seed: int
-) -> NoiseScale | None:
-    """The factor that explains the errors; None if one noise variance explains them as well.
+def learn_scale(found: Errors, least: float, seed: int) -> Scale | None:
+    """The factor that explains the errors; None if a constant explains them as well.
 
-    least: what the factor is at least.
+    least: what the factor is at least, but for a constant: errors that a factor has not seen are
+    larger than those that it has, and it is raised by as much.
     """
     if len(found.X) < FEWEST:
         return None
@@ -115,13 +123,11 @@ def learn_noise_scale(
     Z = torch.from_numpy(distinct[rng.permutation(len(distinct))[:INDUCING]])
     order = torch.from_numpy(rng.permutation(len(found.X)))
     halves = found.at(order[::2]), found.at(order[1::2])
-    plain = _Fit(Z[:0], 1.0, 1.0, least)
-    limit = plain.foretold(halves, noise_variance) - GAIN
+    plain, _ = _Fit(Z[:0], 1.0, 1.0, least).foretold(halves)
     root = math.sqrt(found.X.shape[1])
     tried = [_Fit(Z, r * root, a, least) for r in LENGTHSCALES for a in AMPLITUDES]
-    scores = [fit.foretold(halves, noise_variance) for fit in tried]
-    best = int(np.argmin(scores))
-    return tried[best].on(found, noise_variance, STEPS) if scores[best] < limit else None
+    (score, level), fit = min(((f.foretold(halves), f) for f in tried), key=lambda pair: pair[0])
+    return fit.on(found, STEPS).times(level) if score < plain - GAIN else None
 
 
 class _Fit:
@@ -133,17 +139,24 @@ class _Fit:
         K.diagonal().add_(JITTER)
         self.L = torch.linalg.cholesky(K)
 
-    def foretold(self, halves: tuple[Errors, Errors], noise_variance: float) -> float:
-        """Minus the log density of an error of either half given the other, up to a constant."""
-        total, count = 0.0, 0
-        for known, unknown in (halves, halves[::-1]):
-            scale = self.on(known, noise_variance, CHOOSING_STEPS).at(unknown.X)
-            variance = unknown.latent + noise_variance * scale
-            total += float(_loss(unknown.errors, variance))
-            count += unknown.errors.numel()
-        return total / count
+    def foretold(self, halves: tuple[Errors, Errors]) -> tuple[float, float]:
+        """How well either half's errors are foretold by the other, with the best common level.
 
-    def on(self, found: Errors, noise_variance: float, steps: int) -> NoiseScale:
+        Minus the log density of an error, up to a constant; and that level.
+        """
+        parts = []
+        for known, unknown in (halves, halves[::-1]):
+            scale = self.on(known, CHOOSING_STEPS).at(unknown.X)
+            parts.append(unknown._replace(scaled=unknown.scaled * scale))
+        _, errors, fixed, scaled = (torch.cat(part) for part in zip(*parts, strict=True))
+
+        def loss(log_level: float) -> float:
+            return float(_loss(errors, fixed + math.exp(log_level) * scaled)) / errors.numel()
+
+        best = minimize_scalar(loss, bounds=LEVELS, method="bounded")
+        return float(best.fun), math.exp(float(best.x))
+
+    def on(self, found: Errors, steps: int) -> Scale:
         """c and u of highest density given these errors."""
         B = self.amplitude * torch.linalg.solve_triangular(
             self.L, Matern32(self.lengthscale).evaluate(found.X, self.Z).detach().T, upper=False
@@ -153,17 +166,17 @@ class _Fit:
 
         def loss(theta: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             u = torch.from_numpy(theta[1:])
-            noise = noise_variance * (theta[0] + u @ B).clamp(-FARTHEST, FARTHEST).exp()
-            v = found.latent + noise
+            part = found.scaled * (theta[0] + u @ B).clamp(-FARTHEST, FARTHEST).exp()
+            v = found.fixed + part
             value = _loss(found.errors, v) + 0.5 * float(u @ u)
-            slope = 0.5 * noise / v * (p - squares / v)
+            slope = 0.5 * part / v * (p - squares / v)
             return float(value), np.append(float(slope.sum()), (B @ slope + u).numpy())
 
         start = np.zeros(1 + len(self.Z))
         theta = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": steps}).x
         u = self.amplitude * torch.from_numpy(theta[1:, None])
         weights = torch.linalg.solve_triangular(self.L.T, u, upper=True)[:, 0]
-        return NoiseScale(self.Z, weights, self.lengthscale, float(theta[0]), self.least)
+        return Scale(self.Z, weights, self.lengthscale, float(theta[0]), self.least)
 
 
 def _loss(errors: Tensor, variance: Tensor) -> Tensor:

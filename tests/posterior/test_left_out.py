@@ -75,7 +75,7 @@ def test_points_at_one_place_do_not_know_themselves():
 
 
 def test_fewer_neighbours_and_cells(monkeypatch):
-    """Variances from some of the points are no smaller than from all, and not by much larger."""
+    """Variances from some of the points are about those from all."""
     for name, value in (("NEIGHBOURS", 150), ("SIZE", 30), ("CELLS", 5)):
         monkeypatch.setattr(left_out, name, value)
     made, Y, K = posterior(600, 60)
@@ -84,7 +84,7 @@ def test_fewer_neighbours_and_cells(monkeypatch):
     assert len(rows.unique()) == len(rows)
     exact = torch.from_numpy(1 / np.diag(np.linalg.inv(K)))[rows]
     ratio = variances / exact
-    assert float(ratio.min()) > 1 - 1e-9
-    assert float(ratio.median()) < 1.02
+    assert float(ratio.min()) > 0.9
+    assert 0.99 < float(ratio.median()) < 1.01
     exact = made.weights[rows] * exact[:, None]
     assert float((errors - exact).norm() / exact.norm()) < 0.1

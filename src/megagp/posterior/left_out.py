@@ -4,11 +4,11 @@ With s² = 1 / [K̂⁻¹]_ii, the variance of observation i given the others, an
 the prediction of y_i from the others is off by v_i s² (Rasmussen & Williams 2006, eq. 5.12), β held
 fixed. Weights with a residual r are exact ones of y - r, so with them it is off by v_i s² + r_i.
 
-s² comes from fewer points, which makes it too large, if anything: pivots P and points N, those that
-are nearest to a cell and then those of the cell that are left out. Of S = K̂_NN - K_NP K̂_PP⁻¹ K_PN
-= L Lᵀ the last rows of L, L_22 in the corner, are enough: the corner of S⁻¹ is (L_22 L_22ᵀ)⁻¹, and
-s² = 1 / [S⁻¹]_ii. Pivots are points like all others: each half of the points rests on the pivots
-of the other half.
+s² comes from fewer points: pivots P and points N, those that are nearest to a cell and then those
+of the cell that are left out. Of S = K̂_NN - K_NP K̂_PP⁻¹ K_PN = L Lᵀ the corner L_22 of L is enough:
+that of S⁻¹ is (L_22 L_22ᵀ)⁻¹, and s² = 1 / [S⁻¹]_ii. What m neighbours leave falls about as 1 / m,
+so what halving their number adds is taken off, unless they are all there are. Pivots are points
+like all others: each half of the points rests on the pivots of the other half.
 """
 
 from __future__ import annotations
@@ -82,14 +82,24 @@ def _half(
     for cell, rows in zip(taken, members, strict=True):
         some = rows[torch.rand(len(rows), generator=generator) < share]
         near = rest[cells.near(cell, features, search, min(NEIGHBOURS, len(rest)))]
-        N = torch.cat([near[~torch.isin(near, some)], some])
+        near = near[~torch.isin(near, some)]
+        N = torch.cat([near, some])
         K = KernelOperator(X[N], kernel, X[pivots], dtype="float64").block()
         F = torch.linalg.solve_triangular(C.mT, K, upper=True, left=False)
         S = _block(kernel, X[N], noise[N]).addmm_(F, F.mT, alpha=-1)
-        L_22 = _factor(S)[len(N) - len(some) :, len(N) - len(some) :]
         found.append(some)
-        variances.append(1 / torch.cholesky_inverse(L_22).diagonal())
+        variances.append(_last(S.clone(), len(some)))
+        if len(N) < len(rest):
+            fewer = torch.cat([torch.arange(len(near) // 2), torch.arange(len(near), len(N))])
+            missing = _last(S[fewer][:, fewer], len(some)) - variances[-1]
+            variances[-1] = (variances[-1] - missing).maximum(noise[some])
     return torch.cat(found), torch.cat(variances)
+
+
+def _last(S: Tensor, count: int) -> Tensor:
+    """The variances of the last points given all others."""
+    L_22 = _factor(S)[len(S) - count :, len(S) - count :]
+    return 1 / torch.cholesky_inverse(L_22).diagonal()
 
 
 def _block(kernel: Kernel, X: Tensor, noise: Tensor) -> Tensor:

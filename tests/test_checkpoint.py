@@ -97,7 +97,7 @@ def test_a_fit_whose_noise_varies_is_resumed_in_its_second_part(tmp_path, monkey
     rng = np.random.default_rng(1)
     X, _ = data()
     y = np.sin(2 * X[:, 0]) + np.where(X[:, 0] > 0, 0.5, 0.05) * rng.normal(size=N)
-    settings = {"training": "pretrain", "noise_model": "varying"}
+    settings = {"training": "pretrain", "noise_model": "varying", "calibration": "local"}
     expected = regressor(None, **settings).fit(X, y)
     monkeypatch.setitem(globals(), "data", lambda: (X, y))
     first, last = (p["evaluations"] for p in expected.diagnostics_["phases"] if p["points"] == N)

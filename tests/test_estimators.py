@@ -245,6 +245,18 @@ def test_calibration_where_there_is_nothing_to_gain():
         GPRegressor(calibration="everywhere").fit(X, y)
 
 
+def test_the_best_quality_calibrates_and_several_outputs_share_it():
+    X, y = rougher(800)
+    model = GPRegressor(quality="best", noise_model="constant", random_state=0)
+    model.fit(X, np.stack([y, -2 * y], axis=1))
+    assert model.calibration_ == "local"
+    mean, std = model.predict(X[:5], return_std=True)
+    assert mean.shape == std.shape == (5, 2)
+    np.testing.assert_allclose(std[:, 1], 2 * std[:, 0], rtol=1e-6)
+    scaled = GPRegressor(calibration="local", random_state=0).fit(X, y, noise_scale=np.ones(800))
+    assert scaled.calibration_ == "local"
+
+
 def test_noise_is_not_what_varies_where_there_is_none():
     X, y = rougher(800)
     model = GPRegressor(noise_model="varying", random_state=0).fit(X, y)

@@ -8,6 +8,7 @@ from scipy.optimize import minimize_scalar
 import reference
 from megagp.kernels import Matern32
 from megagp.posterior.error_scale import Errors, Scale, learn_scale
+from megagp.storage import StorageError
 
 
 def errors(n, noise_std, seed=0, p=1):
@@ -16,7 +17,7 @@ def errors(n, noise_std, seed=0, p=1):
     latent = torch.from_numpy(rng.uniform(0, 0.02, n))
     draws = torch.from_numpy(rng.normal(size=(n, p)))
     noisy = draws * (latent + noise_std(X).square()).sqrt()[:, None]
-    return Errors(X, noisy, latent, torch.full((n,), 0.09, dtype=torch.float64))
+    return Errors(X, noisy, latent, torch.full((n,), 0.09, dtype=torch.float64), torch.arange(n))
 
 
 def test_the_factor_that_errors_have():
@@ -67,23 +68,50 @@ def test_a_factor_on_all_of_the_variance():
 def test_a_factor_is_no_smaller_than_it_may_be():
     found = errors(1500, lambda X: 0.3 * (2 * X[:, 0]).exp())
     low, free = (learn_scale(found, least, seed=0) for least in (0.1, 0.0))
-    ratio = low.at(found.X).min() / low.least
-    assert float(ratio) == pytest.approx(1.0)
+    assert low.least >= 0.1
+    assert float(low.at(found.X).min()) == pytest.approx(low.least)
     assert float(free.at(found.X).min()) < 0.01
 
 
 def test_the_level_is_that_of_errors_not_seen():
-    """Few errors, many inducing points: the halves foretell each other worse than themselves."""
-    found = errors(400, lambda X: 0.3 * X[:, 0].exp())
+    """Few errors: the factor is nearer to those it was learned from than to others."""
+    found = errors(250, lambda X: 0.3 * (1.5 * X[:, 0]).exp())
     found = found._replace(fixed=torch.zeros_like(found.fixed))
+    new = errors(20_000, lambda X: 0.3 * (1.5 * X[:, 0]).exp(), seed=1)
     scale = learn_scale(found, 0.0, seed=0)
-    new = errors(20_000, lambda X: 0.3 * X[:, 0].exp(), seed=1)
 
-    def loss(level):
-        v = new.scaled * scale.at(new.X) * level
-        return float((v.log() + new.errors[:, 0] ** 2 / v).mean())
+    def level(at):
+        return float((at.errors[:, 0].square() / (at.scaled * scale.at(at.X))).mean())
 
-    assert loss(1.0) < min(loss(0.6), loss(1.7))
+    assert level(found) < 0.9
+    assert abs(level(new) - 1) < abs(level(new) / level(found) - 1)
+
+
+def test_points_of_one_cell_do_not_foretell_each_other():
+    """What is learned from one place is of no use elsewhere, if all that varies is the place."""
+    rng = np.random.default_rng(0)
+    place = np.repeat(np.arange(200), 10)
+    X = torch.from_numpy(50.0 * rng.normal(size=(200, 2))[place])
+    noisy = torch.from_numpy(np.exp(rng.normal(size=200))[place] * rng.normal(size=2000))[:, None]
+    rest = torch.zeros(2000, dtype=torch.float64), torch.ones(2000, dtype=torch.float64)
+    apart = Errors(X, noisy, *rest, torch.arange(2000))
+    assert learn_scale(apart, 0.0, seed=0) is not None
+    assert learn_scale(apart._replace(cells=torch.from_numpy(place)), 0.0, seed=0) is None
+
+
+def test_damaged_tensors():
+    scale = Scale(torch.zeros(3, 2).double(), torch.zeros(3).double(), 1.0, 0.0)
+    packed = scale.pack("noise")
+    assert set(packed) == {"noise_Z", "noise_weights", "noise_numbers"}
+    for name, value in [
+        ("noise_Z", torch.zeros(3, 4).double()),
+        ("noise_weights", torch.zeros(2).double()),
+        ("noise_numbers", torch.tensor([-1.0, 0.0, 0.0]).double()),
+        ("noise_numbers", torch.tensor([1.0, 1e300, 0.0]).double()),
+        ("noise_numbers", torch.tensor([1.0, 0.0, -1.0]).double()),
+    ]:
+        with pytest.raises(StorageError, match=f"{name}: expected"):
+            Scale.unpack({**packed, name: value}, "noise", 2)
 
 
 def test_the_density_is_highest_there():
@@ -102,7 +130,7 @@ def test_the_density_is_highest_there():
     weights, rng = scale.weights.numpy(), np.random.default_rng(0)
     # The constant has been raised, by the level of errors that were not seen.
     constant = minimize_scalar(lambda c: -density(c, weights, 1.0), bounds=(-3, 3)).x
-    assert constant - 0.01 < scale.constant < constant + 0.3
+    assert constant + 0.01 < scale.constant < constant + 0.3
     # Which amplitude was taken is not kept: at the right one nothing nearby is better.
     best = []
     for amplitude in (1.0, 2.0):

@@ -9,6 +9,7 @@ import torch
 import reference
 from megagp.kernels import Matern32
 from megagp.likelihood import Trend
+from megagp.mean import basis
 from megagp.posterior import Posterior, left_out
 
 KERNEL, NOISE = Matern32([0.7, 1.3], 1.5), 0.05
@@ -43,7 +44,7 @@ def test_each_point_is_predicted_from_the_others(pivots):
     assert len(found.rows.unique()) == len(found.rows)
     assert len(found.rows) == 90 if pivots == 90 else 45 < len(found.rows) < 75
     assert bool((found.rows < pivots).any())  # pivots are left out as well
-    for i, error, variance in zip(*found, strict=True):
+    for i, error, variance, _ in zip(*found, strict=True):
         rest = np.arange(90) != int(i)
         weights = np.linalg.solve(K[np.ix_(rest, rest)], K[rest, i])
         np.testing.assert_allclose(error, Y[i] - weights @ Y[rest], rtol=1e-5, atol=1e-8)
@@ -74,17 +75,82 @@ def test_points_at_one_place_do_not_know_themselves():
     assert bool((found.variances > NOISE).all())
 
 
-def test_fewer_neighbours_and_cells(monkeypatch):
-    """Variances from some of the points are about those from all."""
-    for name, value in (("NEIGHBOURS", 150), ("SIZE", 30), ("CELLS", 5)):
+def exact_variances(made, rows, K):
+    return torch.from_numpy(1 / np.diag(np.linalg.inv(K)))[rows]
+
+
+def fewer(monkeypatch, neighbours, size, cells):
+    for name, value in (("NEIGHBOURS", neighbours), ("SIZE", size), ("CELLS", cells)):
         monkeypatch.setattr(left_out, name, value)
-    made, Y, K = posterior(600, 60)
-    rows, errors, variances = made.leave_one_out(torch.from_numpy(Y), 100, seed=0)
-    assert 70 < len(rows) < 130
-    assert len(rows.unique()) == len(rows)
+
+
+def smooth(n, pivots):
+    """Little noise, so that far points matter: more of them, less variance."""
+    made, Y, _ = posterior(n, pivots)
+    made = replace(made, noise=torch.full((n,), 1e-4, dtype=torch.float64))
+    K = reference.matrix(KERNEL, made.X.numpy(), made.X.numpy()) + 1e-4 * np.eye(n)
+    return replace(made, weights=torch.from_numpy(np.linalg.solve(K, Y))), torch.from_numpy(Y), K
+
+
+@pytest.mark.parametrize("neighbours", [100, 550, 590])
+def test_fewer_neighbours_and_cells(monkeypatch, neighbours):
+    """Variances from some of the points are about those from all, however many these are."""
+    fewer(monkeypatch, neighbours, 30, 5)
+    made, Y, K = smooth(600, 10)
+    out = made.leave_one_out(Y, 100, seed=0)
+    assert 70 < len(out.rows) < 130
+    assert len(out.rows.unique()) == len(out.rows)
+    assert 8 <= len(out.cells.unique()) <= 10  # five of each half: there are others
+    ratio = out.variances / exact_variances(made, out.rows, K)
+    off = 0.1 if neighbours == 100 else 0.01
+    assert float(ratio.median()) == pytest.approx(1.0, abs=off)
+    assert float((ratio.log().abs() > 10 * off).double().mean()) < 0.1
+
+
+@pytest.mark.parametrize("pivots", [1, 2])
+def test_hardly_any_pivots(pivots):
+    made, Y, K = posterior(90, pivots)
+    out = made.leave_one_out(torch.from_numpy(Y), 90, seed=0)
+    assert len(out.rows) > 80
+    np.testing.assert_allclose(out.variances, exact_variances(made, out.rows, K), rtol=1e-6)
+
+
+def test_few_places_with_many_points(monkeypatch):
+    """Cells that have no points, and cells that have more than they should."""
+    fewer(monkeypatch, 60, 10, 3)
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(rng.normal(size=(4, 2))[rng.integers(4, size=400)])
+    K = reference.matrix(KERNEL, X.numpy(), X.numpy()) + NOISE * np.eye(400)
+    noise = torch.full((400,), NOISE, dtype=torch.float64)
+    rows, variances, _ = left_out.variances_left_out(X, KERNEL, noise, torch.tensor([5]), 400, 0)
+    assert 20 <= len(rows) <= 60
     exact = torch.from_numpy(1 / np.diag(np.linalg.inv(K)))[rows]
-    ratio = variances / exact
-    assert float(ratio.min()) > 0.9
-    assert 0.99 < float(ratio.median()) < 1.01
-    exact = made.weights[rows] * exact[:, None]
-    assert float((errors - exact).norm() / exact.norm()) < 0.1
+    np.testing.assert_allclose(variances, exact, rtol=0.02)
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+def test_the_mean_follows_from_the_others_too(mean):
+    """Against universal kriging without the point, written out."""
+    made, Y, K = posterior(90, 90)
+    H = basis(made.X, mean).numpy()
+    A = np.linalg.inv(H.T @ np.linalg.solve(K, H))
+    beta = A @ H.T @ np.linalg.solve(K, Y)
+    made = replace(
+        made,
+        mean=mean,
+        trend=Trend(torch.from_numpy(beta), torch.from_numpy(A)),
+        weights=torch.from_numpy(np.linalg.solve(K, Y - H @ beta)),
+        trend_weights=torch.from_numpy(np.linalg.solve(K, H)),
+    )
+    out = made.leave_one_out(torch.from_numpy(Y), 90, seed=0)
+    for i in (0, 7, 50, 89):
+        rest = np.arange(90) != i
+        inner = K[np.ix_(rest, rest)]
+        W, h = H[rest], H[i]
+        A_i = np.linalg.inv(W.T @ np.linalg.solve(inner, W))
+        b = A_i @ W.T @ np.linalg.solve(inner, Y[rest])
+        w = np.linalg.solve(inner, K[rest, i])
+        np.testing.assert_allclose(out.errors[i], Y[i] - h @ b - w @ (Y[rest] - W @ b), rtol=1e-6)
+        u = h - W.T @ w
+        wanted = K[i, i] - w @ K[rest, i] + u @ A_i @ u
+        assert float(out.variances[i]) == pytest.approx(wanted, rel=1e-6)

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from megagp.normal_scores import NormalScores
 from megagp.planning import calibrate, forecast, workload
 from megagp.posterior import (
     VARIANCES,
+    LeftOut,
     Posterior,
     Scale,
     calibration_factor,
@@ -66,8 +67,9 @@ INPUTS = ("auto", "standard", "ranks")
 QUALITIES = ("usual", "best")
 NOISE_MODELS = ("auto", "constant", "varying")
 CALIBRATIONS = ("auto", "none", "local")
-# What progress and checkpoints call the search for factors on variances.
-NOISE_PHASE, CALIBRATION_PHASE = "noise", "calibration"
+# What progress and checkpoints call the search for factors on variances, and training points whose
+# errors it looks at.
+NOISE_PHASE, CALIBRATION_PHASE, LEFT_OUT = "noise", "calibration", 10_000
 
 
 class GPRegressor(Regressor):
@@ -92,9 +94,9 @@ class GPRegressor(Regressor):
         noise is most of them. "auto" is "varying" with quality="best" and "constant" otherwise.
     calibration : "auto", "none" or "local"
         "local" multiplies all predicted variances by a smooth function of x, learned from the
-        errors of training points as well, if it foretells those better: for functions that are
-        rougher in one place than in another. Means stay as they are. "auto" is "local" with
-        quality="best" and "none" otherwise.
+        same errors, if it foretells them better than a constant: for functions that are rougher
+        in one place than in another. Means and the likelihood stay as they are. "auto" is
+        "local" with quality="best" and "none" otherwise.
     training : "pretrain", "paper", "adam", "lbfgs" or "none"
         L-BFGS on subsets and then a few steps on everything; the paper's recipe, which does the
         same with Adam as well; `steps` steps on everything; or the kernel as given.
@@ -289,7 +291,8 @@ class GPRegressor(Regressor):
         The deviations are those of a new observation; with `latent`, of the function itself.
         variance: "joint" (an upper bound from the preconditioner's pivots and each point's
         nearest training points, usually within 2 %), "lanczos" (the paper's cache, also an
-        upper bound, often loose), "exact" (a solve for each point).
+        upper bound, often loose), "exact" (a solve for each point); each times the calibration,
+        where there is one.
         """
         check_is_fitted(self)
         if return_std and return_cov:
@@ -304,14 +307,13 @@ class GPRegressor(Regressor):
         if not (return_std or return_cov):
             return self._shaped(undo(spread(posterior.predict, X_new, ranks)))
         scale = self._y_whitening.scale
-        noise = posterior.noise_at(X_new, self.noise_variance_) * (not latent)
+        noise = 0.0 if latent else posterior.noise_at(X_new, self.noise_variance_)
         if return_std:
             found = spread(lambda x: posterior.predict_with_variance(x, method), X_new, ranks)
-            std = (found[:, -1] + noise).sqrt()
+            std = (posterior.calibration_at(X_new) * (found[:, -1] + noise)).sqrt()
             return self._shaped(undo(found[:, :-1])), self._shaped(std[:, None] * scale)
         mean = undo(spread(posterior.predict, X_new, ranks))
-        C = self._covariance(X_new)
-        C.diagonal().add_(noise)
+        C = self._covariance(X_new, noise)
         return self._shaped(mean), self._shaped(C[:, :, None] * scale.square())
 
     def sample_y(
@@ -353,9 +355,9 @@ class GPRegressor(Regressor):
         plan.append(("precompute", 1, 0.5 * n * n))
         if varies:
             again = [(p.name, p.steps, float(n) ** 2) for p in recipe.again().phases(n)]
-            plan += [(NOISE_PHASE, 1, 0.5 * n * n), *again, plan[-1]]
+            plan += [(NOISE_PHASE, 1, float(LEFT_OUT * n)), *again, plan[-1]]
         if self._calibrates:
-            plan.append((CALIBRATION_PHASE, 1, 0.5 * n * n))
+            plan.append((CALIBRATION_PHASE, 1, float(LEFT_OUT * n)))
         progress.start(plan)
         if self.verbose and n >= FORECAST_FROM and ranks.first:
             recipes = [recipe, recipe.again()] if varies else [recipe]
@@ -375,7 +377,7 @@ class GPRegressor(Regressor):
         phases = learned.phases
         factor = None
         if varies:
-            find = partial(noise_factor, learned.posterior, Y, self.noise_floor, seed)
+            find = partial(noise_factor, floor=self.noise_floor, seed=seed)
             factor = self._factor(NOISE_PHASE, learned, find, progress, ranks)
         if factor is not None:
             learned.objective.operator.forget()  # what it has kept, before another is made
@@ -386,7 +388,7 @@ class GPRegressor(Regressor):
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
         if self._calibrates:
-            find = partial(calibration_factor, learned.posterior, Y, seed)
+            find = partial(calibration_factor, seed=seed)
             found = self._factor(CALIBRATION_PHASE, learned, find, progress, ranks)
             learned = replace(learned, posterior=replace(learned.posterior, calibration=found))
         self.posterior_, self.kernel_ = learned.posterior, kernel
@@ -446,7 +448,7 @@ class GPRegressor(Regressor):
         seconds = time.perf_counter() - begin
         progress.step(1, trained.phases[-1].loss if trained.phases else float("nan"))
         return _Learned(
-            posterior, float(noise.value), result, trained.objective, trained.phases, seconds
+            posterior, float(noise.value), result, trained.objective, trained.phases, seconds, seed
         )
 
     def _noise_may_vary(self, given: bool) -> bool:
@@ -470,7 +472,7 @@ class GPRegressor(Regressor):
         self,
         phase: str,
         learned: _Learned,
-        find: Callable[[], Scale | None],
+        find: Callable[[Posterior, LeftOut], Scale | None],
         progress: Progress,
         ranks: Ranks,
     ) -> Scale | None:
@@ -481,14 +483,15 @@ class GPRegressor(Regressor):
         if kept is None:
 
             def packed() -> tuple[dict[str, Any], dict[str, Tensor]]:
-                found = find()
-                return {}, {} if found is None else found.pack(phase)
+                found = find(learned.posterior, learned.left_out)
+                # A checkpoint that knows of no factor is not one that knows nothing.
+                return {}, {"none": torch.ones(1)} if found is None else found.pack(phase)
 
             _, kept = ranks.from_first(packed)
             if saver is not None:
                 saver.keep(kept)
         progress.step(1, float("nan"))
-        return Scale.unpack(kept, phase, learned.posterior.d) if kept else None
+        return None if "none" in kept else Scale.unpack(kept, phase, learned.posterior.d)
 
     def _represented(
         self,
@@ -619,13 +622,16 @@ class GPRegressor(Regressor):
             ranks=ranks,
         )
 
-    def _covariance(self, X_new: Tensor) -> Tensor:
+    def _covariance(self, X_new: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         if len(X_new) > COVARIANCE_LIMIT:
             raise ValueError(
                 f"X: expected at most {COVARIANCE_LIMIT} rows for a joint covariance, got "
                 f"{len(X_new)}; ask for return_std, or in parts"
             )
-        return self.posterior_.covariance(X_new)
+        C = self.posterior_.covariance(X_new)
+        C.diagonal().add_(noise)
+        root = self.posterior_.calibration_at(X_new).sqrt()
+        return root[:, None] * C * root
 
     def _check_settings(self) -> None:
         self._check_kernel()
@@ -657,6 +663,12 @@ class _Learned:
     objective: Objective
     phases: list[Phase]
     seconds: float
+    seed: int
+
+    @cached_property
+    def left_out(self) -> LeftOut:
+        """Errors of training points that are predicted from all others."""
+        return self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
 
 
 def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:

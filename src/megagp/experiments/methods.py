@@ -105,7 +105,7 @@ def _hyperparameters(model: Regressor) -> dict[str, Any]:
     found: dict[str, Any] = {"noise_variance": model.noise_variance_}
     if isinstance(model, GPRegressor):
         found |= {"inputs": model.inputs_, "noise_model": model.noise_model_}
-        found["calibration"] = model.calibration_
+        found["calibrated"] = model.calibration_
     for name in ("outputscale", "lengthscale"):
         value = getattr(kernel, name, None)
         found[name] = None if value is None else value.detach().tolist()

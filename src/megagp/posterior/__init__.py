@@ -2,12 +2,14 @@
 
 from megagp.posterior.calibration import calibration_factor, noise_factor
 from megagp.posterior.error_scale import Scale
+from megagp.posterior.left_out import LeftOut
 from megagp.posterior.posterior import VARIANCES, Posterior
 from megagp.posterior.precompute import precompute
 from megagp.posterior.state import pack, unpack
 
 __all__ = [
     "VARIANCES",
+    "LeftOut",
     "Posterior",
     "Scale",
     "calibration_factor",

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from megagp.kernels import Matern32
 from megagp.neighbours import chunks
-from megagp.storage import StorageError, require_tensor
+from megagp.storage import DAMAGED, StorageError, require_tensor
 
 INDUCING = 400
 # Shares of K(Z, Z)'s diagonal that are added to it.
@@ -42,9 +42,11 @@ GAIN = 0.01
 # Steps of L-BFGS: to choose, and to fit what was chosen.
 CHOOSING_STEPS, STEPS = 40, 100
 # Logarithms of levels that are looked at.
-LEVELS = (-3.0, 3.0)
+LEVELS = (0.0, 3.0)
 # No line search needs to look at factors beyond exp of this.
 FARTHEST = 30.0
+# Constants that a file may have: beyond this a factor is no number.
+MOST_CONSTANT = 500.0
 # New points per pass.
 CHUNK = 4096
 
@@ -52,13 +54,15 @@ CHUNK = 4096
 class Errors(NamedTuple):
     """Of training points, each predicted from the others: X n x d, errors n x p.
 
-    Their variance, n each: what no factor touches, and what one multiplies.
+    Their variance, n each: what no factor touches, and what one multiplies. cells: n numbers;
+    points with the same one are not foretold from each other.
     """
 
     X: Tensor
     errors: Tensor
     fixed: Tensor
     scaled: Tensor
+    cells: Tensor
 
     def at(self, rows: Tensor) -> Errors:
         return Errors(*(part[rows] for part in self))
@@ -68,7 +72,7 @@ class Errors(NamedTuple):
 class Scale:
     """x -> s(x), what a variance is multiplied by at x.
 
-    Z: m x d; weights: a L⁻ᵀ u, m; constant: c; least: a lower bound on s.
+    Z: m x d; weights: α L⁻ᵀ u, m; constant: c; least: a lower bound on s.
     """
 
     Z: Tensor
@@ -102,10 +106,11 @@ class Scale:
         Z = require_tensor(tensors, f"{name}_Z", None, d)
         weights = require_tensor(tensors, f"{name}_weights", len(Z))
         lengthscale, constant, least = require_tensor(tensors, f"{name}_numbers", 3).tolist()
-        if not (lengthscale > 0 and least >= 0):
+        if not (lengthscale > 0 and least >= 0 and abs(constant) < MOST_CONSTANT):
             raise StorageError(
-                f"{name}_numbers: expected a positive lengthscale and bound, got "
-                f"{lengthscale}, {least}"
+                f"{name}_numbers: expected a positive lengthscale, a constant below "
+                f"{MOST_CONSTANT:g} and a bound >= 0, got {lengthscale}, {constant}, {least}; "
+                f"{DAMAGED}"
             )
         return cls(Z, weights, lengthscale, constant, least)
 
@@ -113,16 +118,17 @@ class Scale:
 def learn_scale(found: Errors, least: float, seed: int) -> Scale | None:
     """The factor that explains the errors; None if a constant explains them as well.
 
-    least: what the factor is at least, but for a constant: errors that a factor has not seen are
-    larger than those that it has, and it is raised by as much.
+    least: what the factor is at least. Errors that it has not seen are larger than those that it
+    has, and it is raised by as much.
     """
     if len(found.X) < FEWEST:
         return None
     rng = np.random.default_rng(seed)
     distinct = np.unique(found.X.numpy(), axis=0)
     Z = torch.from_numpy(distinct[rng.permutation(len(distinct))[:INDUCING]])
-    order = torch.from_numpy(rng.permutation(len(found.X)))
-    halves = found.at(order[::2]), found.at(order[1::2])
+    places, place = np.unique(found.cells.numpy(), return_inverse=True)
+    first = torch.from_numpy((rng.permutation(len(places)) % 2 == 0)[place])
+    halves = found.at(first), found.at(~first)
     plain, _ = _Fit(Z[:0], 1.0, 1.0, least).foretold(halves)
     root = math.sqrt(found.X.shape[1])
     tried = [_Fit(Z, r * root, a, least) for r in LENGTHSCALES for a in AMPLITUDES]
@@ -148,7 +154,7 @@ class _Fit:
         for known, unknown in (halves, halves[::-1]):
             scale = self.on(known, CHOOSING_STEPS).at(unknown.X)
             parts.append(unknown._replace(scaled=unknown.scaled * scale))
-        _, errors, fixed, scaled = (torch.cat(part) for part in zip(*parts, strict=True))
+        _, errors, fixed, scaled, _ = (torch.cat(part) for part in zip(*parts, strict=True))
 
         def loss(log_level: float) -> float:
             return float(_loss(errors, fixed + math.exp(log_level) * scaled)) / errors.numel()

@@ -2,12 +2,13 @@
 
 With s² = 1 / [K̂⁻¹]_ii, the variance of observation i given the others, and weights v = K̂⁻¹ (y - Hβ)
 the prediction of y_i from the others is off by v_i s² (Rasmussen & Williams 2006, eq. 5.12), β held
-fixed. Weights with a residual r are exact ones of y - r, so with them it is off by v_i s² + r_i.
+fixed. Where β follows from the others as well, Q = K̂⁻¹ - G (Hᵀ K̂⁻¹ H)⁻¹ Gᵀ is in the place of K̂⁻¹,
+G = K̂⁻¹ H. Weights with a residual r are exact ones of y - r, so with them it is off by r_i more.
 
 s² comes from fewer points: pivots P and points N, those that are nearest to a cell and then those
 of the cell that are left out. Of S = K̂_NN - K_NP K̂_PP⁻¹ K_PN = L Lᵀ the corner L_22 of L is enough:
-that of S⁻¹ is (L_22 L_22ᵀ)⁻¹, and s² = 1 / [S⁻¹]_ii. What m neighbours leave falls about as 1 / m,
-so what halving their number adds is taken off, unless they are all there are. Pivots are points
+that of S⁻¹ is (L_22 L_22ᵀ)⁻¹, and s² = 1 / [S⁻¹]_ii. What m of n neighbours leave is about as
+1 / m - 1 / n, so what fewer of them leave tells how much is to be taken off. Pivots are points
 like all others: each half of the points rests on the pivots of the other half.
 """
 
@@ -26,25 +27,30 @@ from megagp.posterior.cells import Cells
 
 # Points near a cell, points in it, and cells that are looked at, of each half.
 NEIGHBOURS, SIZE, CELLS = 2048, 256, 50
+# What is taken off a variance for neighbours that are missing leaves at least this share of it.
+LEAST = 0.5
 
 
 class LeftOut(NamedTuple):
     """n training points as indices, n x p errors of predictions from the others, n variances.
 
-    The variances are those of observations.
+    The variances are those of observations. cells: n numbers, the same for points of one place if
+    there are other places that no point is from.
     """
 
     rows: Tensor
     errors: Tensor
     variances: Tensor
+    cells: Tensor
 
 
 def variances_left_out(
     X: Tensor, kernel: Kernel, noise: Tensor, pivots: Tensor, count: int, seed: int
-) -> tuple[Tensor, Tensor]:
-    """About `count` training points, or all, and the variance of each given others.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """About `count` training points, or all, the variance of each given others, and its cell.
 
-    X: n x d; noise: n; pivots: indices into X. Cost: O(m³ + m² k + m k²) for each cell.
+    X: n x d; noise: n; pivots: k indices into X. Cost: O(m³ + m² k + m k²) for each of 2 CELLS
+    cells, m = NEIGHBOURS.
     """
     generator = torch.Generator().manual_seed(seed)
     first = torch.zeros(len(X), dtype=torch.bool)
@@ -53,8 +59,8 @@ def variances_left_out(
         _half(X, kernel, noise, pivots[~mine[pivots]], mine, count // 2, generator)
         for mine in (first, ~first)
     ]
-    rows, variances = (torch.cat(parts) for parts in zip(*halves, strict=True))
-    return rows, variances
+    rows, variances, cells = (torch.cat(parts) for parts in zip(*halves, strict=True))
+    return rows, variances, cells
 
 
 @torch.no_grad()
@@ -66,34 +72,47 @@ def _half(
     mine: Tensor,
     count: int,
     generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
-    """Some of the points in `mine`, none of them a pivot, and their variances."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Some of the points in `mine`, none of them a pivot, their variances and cells."""
     is_pivot = torch.zeros(len(X), dtype=torch.bool)
     is_pivot[pivots] = True
     rest = (~is_pivot).nonzero()[:, 0]
     features = metric_features(kernel, X[rest])
     cells, search = Cells(features, SIZE), Neighbours(features)
-    C = _factor(_block(kernel, X[pivots], noise[pivots]))
-    taken = torch.randperm(len(cells), generator=generator)[:CELLS].tolist()
-    members = [rest[cells.members[cell]] for cell in taken]
-    members = [rows[mine[rows]] for rows in members]
-    share = min(1.0, count / max(1, sum(map(len, members))))
-    found, variances = [], []
-    for cell, rows in zip(taken, members, strict=True):
+    members = {cell: rest[rows] for cell, rows in enumerate(cells.members)}
+    members = {cell: rows[mine[rows]] for cell, rows in members.items()}
+    filled = torch.tensor([cell for cell, rows in members.items() if len(rows)])
+    taken = filled[torch.randperm(len(filled), generator=generator)[:CELLS]].tolist()
+    # No cell has a say beyond its size: of points at one place there may be any number.
+    share = min(1.0, count / sum(min(len(members[cell]), SIZE) for cell in taken))
+    C = _factor(_block(kernel, X[pivots], noise[pivots])) if len(pivots) else None
+    found = []
+    for cell in taken:
+        rows = members[cell]
+        rows = rows[torch.randperm(len(rows), generator=generator)[:SIZE]]
         some = rows[torch.rand(len(rows), generator=generator) < share]
+        if not len(some):
+            continue
         near = rest[cells.near(cell, features, search, min(NEIGHBOURS, len(rest)))]
         near = near[~torch.isin(near, some)]
         N = torch.cat([near, some])
-        K = KernelOperator(X[N], kernel, X[pivots], dtype="float64").block()
-        F = torch.linalg.solve_triangular(C.mT, K, upper=True, left=False)
-        S = _block(kernel, X[N], noise[N]).addmm_(F, F.mT, alpha=-1)
-        found.append(some)
-        variances.append(_last(S.clone(), len(some)))
-        if len(N) < len(rest):
-            fewer = torch.cat([torch.arange(len(near) // 2), torch.arange(len(near), len(N))])
-            missing = _last(S[fewer][:, fewer], len(some)) - variances[-1]
-            variances[-1] = (variances[-1] - missing).maximum(noise[some])
-    return torch.cat(found), torch.cat(variances)
+        S = _block(kernel, X[N], noise[N])
+        if C is not None:
+            K = KernelOperator(X[N], kernel, X[pivots], dtype="float64").block()
+            F = torch.linalg.solve_triangular(C.mT, K, upper=True, left=False)
+            S.addmm_(F, F.mT, alpha=-1)
+        fewer = torch.cat([torch.arange(len(near) // 2), torch.arange(len(near), len(N))])
+        variance, worse = _last(S.clone(), len(some)), _last(S[fewer][:, fewer], len(some))
+        if len(fewer) < len(N):
+            left = (1 / len(N) - 1 / len(rest)) / (1 / len(fewer) - 1 / len(N))
+            least = noise[some].maximum(LEAST * variance)
+            variance = (variance - left * (worse - variance)).maximum(least)
+        # Where all cells are looked at, points of one are as good as any.
+        all_seen = len(taken) == len(filled)
+        place = some if all_seen else torch.full_like(some, len(X) + 2 * cell + int(mine[0]))
+        found.append((some, variance, place))
+    rows, variances, places = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return rows, variances, places
 
 
 def _last(S: Tensor, count: int) -> Tensor:
@@ -111,7 +130,7 @@ def _block(kernel: Kernel, X: Tensor, noise: Tensor) -> Tensor:
 
 def _factor(S: Tensor) -> Tensor:
     """chol(S), with more on the diagonal where rounding has taken too much of it."""
-    scale = float(S.diagonal().max()) if len(S) else 1.0
+    scale = float(S.diagonal().max())
     for jitter in JITTERS:
         S.diagonal().add_(jitter * scale)
         L, info = torch.linalg.cholesky_ex(S)

@@ -35,6 +35,8 @@ LANCZOS_RANK = 100
 # and pivot, while it is made) takes no more than this.
 MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
 PIVOT_BUDGET = 512 * 2**20
+# Share of what a training point says that may be about the trend alone.
+MOST_OF_TREND = 0.9
 # What "exact" may add to a variance, as a share of the noise variance, for each unit of rtol.
 EXCESS = 2.0
 
@@ -51,7 +53,8 @@ class Posterior:
     X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
     preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
-    calibration: what all variances at new points are multiplied by, noise included; None for 1.
+    calibration: what all variances at new points are to be multiplied by, noise included; None for
+        1. Those below are before that.
     """
 
     X: Tensor
@@ -80,8 +83,7 @@ class Posterior:
     def predict_with_variance(self, X_new: Tensor, method: str) -> Tensor:
         """Means, and the variance of the latent function, an upper bound on the exact one.
 
-        m x (p + 1), the variances last; both rest on one product with k(X_new, X). The bound is
-        that of the model, before any calibration.
+        m x (p + 1), the variances last; both rest on one product with k(X_new, X).
         method: "joint", from the pivots and each point's neighbours; "lanczos", the paper's
         cache; "exact", a solve to tolerance for every new point.
         """
@@ -92,25 +94,21 @@ class Posterior:
             way = self._lanczos if method == "lanczos" else self._exact
         mean, U = self._mean_and_gap(X_new)
         of_trend = ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
-        latent = self.calibrated(X_new) * (way.latent(X_new) + of_trend)
-        return torch.cat([mean, latent[:, None]], dim=1)
+        return torch.cat([mean, (way.latent(X_new) + of_trend)[:, None]], dim=1)
 
     def covariance(self, X_new: Tensor) -> Tensor:
         """The covariance of the latent function between new points, m x m, by solves."""
         _, U = self._mean_and_gap(X_new)
         C = self._exact.covariance(X_new) + U @ self.trend.covariance @ U.T
-        root = self.calibrated(X_new).sqrt()
-        return 0.5 * root[:, None] * (C + C.T) * root
+        return 0.5 * (C + C.T)
 
     def noise_at(self, X_new: Tensor, level: float) -> Tensor:
         """The noise variance of new observations, where it is `level` on average."""
         noise = torch.full((len(X_new),), level, dtype=torch.float64)
-        if self.noise_scale is not None:
-            noise *= self.noise_scale.at(X_new)
-        return self.calibrated(X_new) * noise
+        return noise if self.noise_scale is None else noise * self.noise_scale.at(X_new)
 
-    def calibrated(self, X_new: Tensor) -> Tensor:
-        """What variances at new points are multiplied by, m."""
+    def calibration_at(self, X_new: Tensor) -> Tensor:
+        """What all variances at new points are to be multiplied by, m."""
         if self.calibration is None:
             return torch.ones(len(X_new), dtype=torch.float64)
         return self.calibration.at(X_new)
@@ -118,16 +116,19 @@ class Posterior:
     def leave_one_out(self, Y: Tensor, count: int, seed: int) -> LeftOut:
         """About `count` training points, or all, each predicted from all others. Y: n x p."""
         if len(self.pivots) == len(self.X):
-            rows = torch.arange(len(self.X))
+            rows = cells = torch.arange(len(self.X))
             variances = 1 / Cholesky(self._K_hat).inverse().diagonal()
         else:
             pivots = self.pivots[: most_pivots(len(self.X))]
-            rows, variances = variances_left_out(
+            rows, variances, cells = variances_left_out(
                 self.X, self.kernel, self.noise, pivots, count, seed
             )
-        weights = self.weights[rows]
+        weights, G = self.weights[rows], self.trend_weights[rows]
+        # Those of observations given the others, β included: no prediction knows β better.
+        of_trend = ((G @ self.trend.covariance) * G).sum(1) * variances
+        variances = variances / (1 - of_trend.clamp(0.0, MOST_OF_TREND))
         residual = Y[rows] - self.predict(self.X[rows]) - self.noise[rows, None] * weights
-        return LeftOut(rows, weights * variances[:, None] + residual, variances)
+        return LeftOut(rows, weights * variances[:, None] + residual, variances, cells)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

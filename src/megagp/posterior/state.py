@@ -74,7 +74,10 @@ def unpack(
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
     noise_scale, calibration = (
-        Scale.unpack(tensors, name, d) if f"{name}_Z" in tensors else None for name in SCALES
+        Scale.unpack(tensors, name, d)
+        if any(key.startswith(f"{name}_") for key in tensors)
+        else None
+        for name in SCALES
     )
     return Posterior(
         X=X,

@@ -17,7 +17,7 @@ def errors(n, noise_std, seed=0, p=1):
     latent = torch.from_numpy(rng.uniform(0, 0.02, n))
     draws = torch.from_numpy(rng.normal(size=(n, p)))
     noisy = draws * (latent + noise_std(X).square()).sqrt()[:, None]
-    return Errors(X, noisy, latent, torch.full((n,), 0.09, dtype=torch.float64), torch.arange(n))
+    return Errors(X, noisy, latent, torch.full((n,), 0.09, dtype=torch.float64))
 
 
 def test_the_factor_that_errors_have():
@@ -85,18 +85,6 @@ def test_the_level_is_that_of_errors_not_seen():
 
     assert level(found) < 0.9
     assert abs(level(new) - 1) < abs(level(new) / level(found) - 1)
-
-
-def test_points_of_one_cell_do_not_foretell_each_other():
-    """What is learned from one place is of no use elsewhere, if all that varies is the place."""
-    rng = np.random.default_rng(0)
-    place = np.repeat(np.arange(200), 10)
-    X = torch.from_numpy(50.0 * rng.normal(size=(200, 2))[place])
-    noisy = torch.from_numpy(np.exp(rng.normal(size=200))[place] * rng.normal(size=2000))[:, None]
-    rest = torch.zeros(2000, dtype=torch.float64), torch.ones(2000, dtype=torch.float64)
-    apart = Errors(X, noisy, *rest, torch.arange(2000))
-    assert learn_scale(apart, 0.0, seed=0) is not None
-    assert learn_scale(apart._replace(cells=torch.from_numpy(place)), 0.0, seed=0) is None
 
 
 def test_damaged_tensors():

@@ -44,7 +44,7 @@ def test_each_point_is_predicted_from_the_others(pivots):
     assert len(found.rows.unique()) == len(found.rows)
     assert len(found.rows) == 90 if pivots == 90 else 45 < len(found.rows) < 75
     assert bool((found.rows < pivots).any())  # pivots are left out as well
-    for i, error, variance, _ in zip(*found, strict=True):
+    for i, error, variance in zip(*found, strict=True):
         rest = np.arange(90) != int(i)
         weights = np.linalg.solve(K[np.ix_(rest, rest)], K[rest, i])
         np.testing.assert_allclose(error, Y[i] - weights @ Y[rest], rtol=1e-5, atol=1e-8)
@@ -100,7 +100,6 @@ def test_fewer_neighbours_and_cells(monkeypatch, neighbours):
     out = made.leave_one_out(Y, 100, seed=0)
     assert 70 < len(out.rows) < 130
     assert len(out.rows.unique()) == len(out.rows)
-    assert 8 <= len(out.cells.unique()) <= 10  # five of each half: there are others
     ratio = out.variances / exact_variances(made, out.rows, K)
     off = 0.1 if neighbours == 100 else 0.01
     assert float(ratio.median()) == pytest.approx(1.0, abs=off)
@@ -122,7 +121,7 @@ def test_few_places_with_many_points(monkeypatch):
     X = torch.from_numpy(rng.normal(size=(4, 2))[rng.integers(4, size=400)])
     K = reference.matrix(KERNEL, X.numpy(), X.numpy()) + NOISE * np.eye(400)
     noise = torch.full((400,), NOISE, dtype=torch.float64)
-    rows, variances, _ = left_out.variances_left_out(X, KERNEL, noise, torch.tensor([5]), 400, 0)
+    rows, variances = left_out.variances_left_out(X, KERNEL, noise, torch.tensor([5]), 400, 0)
     assert 20 <= len(rows) <= 60
     exact = torch.from_numpy(1 / np.diag(np.linalg.inv(K)))[rows]
     np.testing.assert_allclose(variances, exact, rtol=0.02)

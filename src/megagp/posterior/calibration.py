@@ -23,7 +23,7 @@ def noise_factor(posterior: Posterior, out: LeftOut, floor: float, seed: int) ->
     if not float((noise / out.variances).median()) >= NOISE_SHARE:
         return None
     latent = (out.variances - noise).clamp(min=0.0)
-    found = Errors(posterior.X[out.rows], out.errors, latent, noise, out.cells)
+    found = Errors(posterior.X[out.rows], out.errors, latent, noise)
     return learn_scale(found, floor / float(posterior.noise.min()), seed)
 
 
@@ -33,5 +33,5 @@ def calibration_factor(posterior: Posterior, out: LeftOut, seed: int) -> Scale |
     None as well where they are off by the same everywhere.
     """
     fixed = torch.zeros_like(out.variances)
-    found = Errors(posterior.X[out.rows], out.errors, fixed, out.variances, out.cells)
+    found = Errors(posterior.X[out.rows], out.errors, fixed, out.variances)
     return learn_scale(found, LEAST, seed)

@@ -54,15 +54,13 @@ CHUNK = 4096
 class Errors(NamedTuple):
     """Of training points, each predicted from the others: X n x d, errors n x p.
 
-    Their variance, n each: what no factor touches, and what one multiplies. cells: n numbers;
-    points with the same one are not foretold from each other.
+    Their variance, n each: what no factor touches, and what one multiplies.
     """
 
     X: Tensor
     errors: Tensor
     fixed: Tensor
     scaled: Tensor
-    cells: Tensor
 
     def at(self, rows: Tensor) -> Errors:
         return Errors(*(part[rows] for part in self))
@@ -126,9 +124,8 @@ def learn_scale(found: Errors, least: float, seed: int) -> Scale | None:
     rng = np.random.default_rng(seed)
     distinct = np.unique(found.X.numpy(), axis=0)
     Z = torch.from_numpy(distinct[rng.permutation(len(distinct))[:INDUCING]])
-    places, place = np.unique(found.cells.numpy(), return_inverse=True)
-    first = torch.from_numpy((rng.permutation(len(places)) % 2 == 0)[place])
-    halves = found.at(first), found.at(~first)
+    order = torch.from_numpy(rng.permutation(len(found.X)))
+    halves = found.at(order[::2]), found.at(order[1::2])
     plain, _ = _Fit(Z[:0], 1.0, 1.0, least).foretold(halves)
     root = math.sqrt(found.X.shape[1])
     tried = [_Fit(Z, r * root, a, least) for r in LENGTHSCALES for a in AMPLITUDES]
@@ -154,7 +151,7 @@ class _Fit:
         for known, unknown in (halves, halves[::-1]):
             scale = self.on(known, CHOOSING_STEPS).at(unknown.X)
             parts.append(unknown._replace(scaled=unknown.scaled * scale))
-        _, errors, fixed, scaled, _ = (torch.cat(part) for part in zip(*parts, strict=True))
+        _, errors, fixed, scaled = (torch.cat(part) for part in zip(*parts, strict=True))
 
         def loss(log_level: float) -> float:
             return float(_loss(errors, fixed + math.exp(log_level) * scaled)) / errors.numel()

@@ -26,7 +26,7 @@ from megagp.posterior.cell_factors import JITTERS, not_positive
 from megagp.posterior.cells import Cells
 
 # Points near a cell, points in it, and cells that are looked at, of each half.
-NEIGHBOURS, SIZE, CELLS = 2048, 256, 50
+NEIGHBOURS, SIZE, CELLS = 2048, 256, 100
 # What is taken off a variance for neighbours that are missing leaves at least this share of it.
 LEAST = 0.5
 
@@ -34,20 +34,18 @@ LEAST = 0.5
 class LeftOut(NamedTuple):
     """n training points as indices, n x p errors of predictions from the others, n variances.
 
-    The variances are those of observations. cells: n numbers, the same for points of one place if
-    there are other places that no point is from.
+    The variances are those of observations.
     """
 
     rows: Tensor
     errors: Tensor
     variances: Tensor
-    cells: Tensor
 
 
 def variances_left_out(
     X: Tensor, kernel: Kernel, noise: Tensor, pivots: Tensor, count: int, seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """About `count` training points, or all, the variance of each given others, and its cell.
+) -> tuple[Tensor, Tensor]:
+    """About `count` training points, or all, and the variance of each given others.
 
     X: n x d; noise: n; pivots: k indices into X. Cost: O(m³ + m² k + m k²) for each of 2 CELLS
     cells, m = NEIGHBOURS.
@@ -59,8 +57,8 @@ def variances_left_out(
         _half(X, kernel, noise, pivots[~mine[pivots]], mine, count // 2, generator)
         for mine in (first, ~first)
     ]
-    rows, variances, cells = (torch.cat(parts) for parts in zip(*halves, strict=True))
-    return rows, variances, cells
+    rows, variances = (torch.cat(parts) for parts in zip(*halves, strict=True))
+    return rows, variances
 
 
 @torch.no_grad()
@@ -72,8 +70,8 @@ def _half(
     mine: Tensor,
     count: int,
     generator: torch.Generator,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Some of the points in `mine`, none of them a pivot, their variances and cells."""
+) -> tuple[Tensor, Tensor]:
+    """Some of the points in `mine`, none of them a pivot, and their variances."""
     is_pivot = torch.zeros(len(X), dtype=torch.bool)
     is_pivot[pivots] = True
     rest = (~is_pivot).nonzero()[:, 0]
@@ -107,12 +105,9 @@ def _half(
             left = (1 / len(N) - 1 / len(rest)) / (1 / len(fewer) - 1 / len(N))
             least = noise[some].maximum(LEAST * variance)
             variance = (variance - left * (worse - variance)).maximum(least)
-        # Where all cells are looked at, points of one are as good as any.
-        all_seen = len(taken) == len(filled)
-        place = some if all_seen else torch.full_like(some, len(X) + 2 * cell + int(mine[0]))
-        found.append((some, variance, place))
-    rows, variances, places = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return rows, variances, places
+        found.append((some, variance))
+    rows, variances = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return rows, variances
 
 
 def _last(S: Tensor, count: int) -> Tensor:

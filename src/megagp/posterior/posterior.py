@@ -116,11 +116,11 @@ class Posterior:
     def leave_one_out(self, Y: Tensor, count: int, seed: int) -> LeftOut:
         """About `count` training points, or all, each predicted from all others. Y: n x p."""
         if len(self.pivots) == len(self.X):
-            rows = cells = torch.arange(len(self.X))
+            rows = torch.arange(len(self.X))
             variances = 1 / Cholesky(self._K_hat).inverse().diagonal()
         else:
             pivots = self.pivots[: most_pivots(len(self.X))]
-            rows, variances, cells = variances_left_out(
+            rows, variances = variances_left_out(
                 self.X, self.kernel, self.noise, pivots, count, seed
             )
         weights, G = self.weights[rows], self.trend_weights[rows]
@@ -128,7 +128,7 @@ class Posterior:
         of_trend = ((G @ self.trend.covariance) * G).sum(1) * variances
         variances = variances / (1 - of_trend.clamp(0.0, MOST_OF_TREND))
         residual = Y[rows] - self.predict(self.X[rows]) - self.noise[rows, None] * weights
-        return LeftOut(rows, weights * variances[:, None] + residual, variances, cells)
+        return LeftOut(rows, weights * variances[:, None] + residual, variances)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

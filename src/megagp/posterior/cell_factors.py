@@ -139,14 +139,18 @@ class DenseFactors(CellFactors):
         S = KernelOperator(self._X[N], self._kernel, dtype="float64").block()
         scale = float(S.diagonal().max())
         S.diagonal().add_(self._noise[N])
-        S.addmm_(F_N, F_N.T, alpha=-1)
-        for jitter in JITTERS:
-            S.diagonal().add_(jitter * scale)
-            L, info = torch.linalg.cholesky_ex(S)
-            if not int(info):
-                factor: Tensor = L
-                return factor
-        raise not_positive()
+        return factorise(S.addmm_(F_N, F_N.T, alpha=-1), scale)
+
+
+def factorise(S: Tensor, scale: float) -> Tensor:
+    """chol(S), with shares of `scale` added to its diagonal where rounding has taken too much."""
+    for jitter in JITTERS:
+        S.diagonal().add_(jitter * scale)
+        L, info = torch.linalg.cholesky_ex(S)
+        if not int(info):
+            factor: Tensor = L
+            return factor
+    raise not_positive()
 
 
 def runs_of(cell: Tensor) -> list[Run]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from megagp.kernels import Kernel
 from megagp.neighbours import Neighbours, metric_features
 from megagp.operator import KernelOperator
-from megagp.posterior.cell_factors import JITTERS, not_positive
+from megagp.posterior.cell_factors import factorise
 from megagp.posterior.cells import Cells
 
 # Points near a cell, points in it, and cells that are looked at, of each half.
@@ -83,7 +83,7 @@ def _half(
     taken = filled[torch.randperm(len(filled), generator=generator)[:CELLS]].tolist()
     # No cell has a say beyond its size: of points at one place there may be any number.
     share = min(1.0, count / sum(min(len(members[cell]), SIZE) for cell in taken))
-    C = _factor(_block(kernel, X[pivots], noise[pivots])) if len(pivots) else None
+    C = _cholesky(_block(kernel, X[pivots], noise[pivots])) if len(pivots) else None
     found = []
     for cell in taken:
         rows = members[cell]
@@ -112,7 +112,7 @@ def _half(
 
 def _last(S: Tensor, count: int) -> Tensor:
     """The variances of the last points given all others."""
-    L_22 = _factor(S)[len(S) - count :, len(S) - count :]
+    L_22 = _cholesky(S)[len(S) - count :, len(S) - count :]
     return 1 / torch.cholesky_inverse(L_22).diagonal()
 
 
@@ -123,13 +123,5 @@ def _block(kernel: Kernel, X: Tensor, noise: Tensor) -> Tensor:
     return K
 
 
-def _factor(S: Tensor) -> Tensor:
-    """chol(S), with more on the diagonal where rounding has taken too much of it."""
-    scale = float(S.diagonal().max())
-    for jitter in JITTERS:
-        S.diagonal().add_(jitter * scale)
-        L, info = torch.linalg.cholesky_ex(S)
-        if not int(info):
-            factor: Tensor = L
-            return factor
-    raise not_positive()
+def _cholesky(S: Tensor) -> Tensor:
+    return factorise(S, float(S.diagonal().max()))

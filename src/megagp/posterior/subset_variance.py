@@ -29,12 +29,11 @@ from megagp.kernels import Kernel
 from megagp.neighbours import Neighbours, chunks, metric_features
 from megagp.operator import KernelOperator
 from megagp.posterior.cell_factors import (
-    JITTERS,
     CellFactors,
     DenseFactors,
     Nearest,
     RowsOfF,
-    not_positive,
+    factorise,
 )
 from megagp.posterior.cells import Cells
 from megagp.posterior.kept_factors import KeptFactors
@@ -290,11 +289,4 @@ class SubsetVariance:
             return self._X.new_zeros(0, 0)
         K = KernelOperator(self._X_P, self._kernel, dtype="float64").block()
         K.diagonal().add_(self._noise_P)
-        scale = float(K.diagonal().max())
-        for jitter in JITTERS:
-            K.diagonal().add_(jitter * scale)
-            C, info = torch.linalg.cholesky_ex(K)
-            if not int(info):
-                factor: Tensor = C
-                return factor
-        raise not_positive()
+        return factorise(K, float(K.diagonal().max()))

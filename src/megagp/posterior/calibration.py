@@ -10,7 +10,7 @@ from megagp.posterior.posterior import Posterior
 
 # Share of noise in the variance of a typical prediction, below which noise is not what varies.
 NOISE_SHARE = 0.5
-# No calibration is smaller than this, but for a common level.
+# No calibration is smaller than this.
 LEAST = 1e-3
 
 

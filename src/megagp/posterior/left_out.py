@@ -100,7 +100,7 @@ def _half(
             F = torch.linalg.solve_triangular(C.mT, K, upper=True, left=False)
             S.addmm_(F, F.mT, alpha=-1)
         fewer = torch.cat([torch.arange(len(near) // 2), torch.arange(len(near), len(N))])
-        variance, worse = _last(S.clone(), len(some)), _last(S[fewer][:, fewer], len(some))
+        worse, variance = _last(S[fewer][:, fewer], len(some)), _last(S, len(some))
         if len(fewer) < len(N):
             left = (1 / len(N) - 1 / len(rest)) / (1 / len(fewer) - 1 / len(N))
             least = noise[some].maximum(LEAST * variance)

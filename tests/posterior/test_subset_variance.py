@@ -13,6 +13,7 @@ import reference
 from megagp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Positive
 from megagp.neighbours import Neighbours
 from megagp.posterior.cells import Cells
+from megagp.posterior.kept_factors import KeptFactors
 from megagp.posterior.subset_variance import PER_MEMBER, WAYS, SubsetVariance, Way
 
 D = 3
@@ -134,6 +135,24 @@ def test_chunks_and_uncached_rows_change_nothing(own, budget):
     np.testing.assert_allclose(small.latent(Z), whole.latent(Z), rtol=1e-11)
     one_by_one = torch.cat([whole.latent(z[None]) for z in Z])
     np.testing.assert_allclose(one_by_one, whole.latent(Z), rtol=1e-11)
+
+
+def test_a_factor_that_is_not_kept_is_made_once_for_a_call(monkeypatch):
+    made, make = [], KeptFactors._make
+
+    def counted(self, cells, *args):
+        made.extend(cells)
+        return make(self, cells, *args)
+
+    monkeypatch.setattr(KeptFactors, "_make", counted)
+    X, Z = points(300), points(640, seed=1)
+    noise = torch.full((300,), 0.01, dtype=torch.float64)
+    settings = {"pivots": torch.arange(50), "neighbours": Way(False, 70), "memory_budget": 2**16}
+    V = SubsetVariance(X, Matern12(0.8, 1.5), noise, **settings)
+    V.latent(Z)
+    passes = 10  # of the fewest points: one cell goes on from each to the next
+    assert len(made) < len(set(made)) + passes
+    assert len(set(made)) > 10
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own", "cells"])

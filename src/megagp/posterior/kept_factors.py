@@ -57,6 +57,7 @@ class KeptFactors(CellFactors):
             for dtype in (np.float32, np.float64):
                 same = [run for run in part if factors[run[0]].dtype == dtype]
                 self._by_kept(same, factors, x, prior, B, out)
+            del factors  # before the next are made
         return out
 
     def make(self, cells: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from megagp.engines import NativeEngine
 from megagp.kernels import Kernel
+from megagp.memory import release_freed
 from megagp.neighbours import Neighbours, chunks, metric_features
 from megagp.operator import KernelOperator
 from megagp.posterior.cell_factors import (
@@ -42,8 +43,9 @@ from megagp.posterior.passing_factors import PassingFactors
 # Neighbours per point of a cell. Larger cells need fewer factorisations, and more neighbours for
 # the same excess.
 PER_MEMBER = 4
-# Of the memory budget, for factors of cells at most; and no more than F leaves.
-FOR_FACTORS = 2 / 3
+# Of the memory budget, for factors of cells at most, and no more than F leaves; and of that if
+# there is no room for all, when those that are kept save the less, the larger n is.
+FOR_FACTORS, FOR_SOME = 2 / 3, 1 / 2
 # Training points by which `choose` measures, and how many of their own neighbours tell it what
 # there is to gain.
 SAMPLE, REFERENCE = 48, 512
@@ -89,8 +91,8 @@ class SubsetVariance:
     neighbours: m of each new point's own; a Way; or None for the cheapest of WAYS that brings the
         median excess of the observed standard deviation over the exact one down to `excess`.
     memory_budget: bytes beyond the arguments. F (n x k) is kept if it takes no more than half;
-        factors take FOR_FACTORS of it: all are made at once if they fit, and else, first come,
-        while they do.
+        factors take FOR_FACTORS of it: all are made at once if they fit, and else some are kept,
+        first come first served, and others made once for each call.
     Cost: O(n k²) once; O(m² k + m³) for each cell, once while it is kept; O(k² + m k + m²) per
     new point.
     """
@@ -133,32 +135,28 @@ class SubsetVariance:
         if not self.own:
             self._cells = Cells(self._features, self._cell_size(way))
             budget = self._factor_budget
-            self._factors = self._make_factors(KeptFactors, self._near, budget)
             self._all_fit = len(self._cells) * self._factor_bytes(way) <= budget
+            kept = budget if self._all_fit else int(FOR_SOME * budget)
+            self._factors = self._make_factors(KeptFactors, self._near, kept)
+        release_freed()  # what making F and choosing took
 
     @torch.no_grad()
     def latent(self, X_new: Tensor) -> Tensor:
         """The variance of the function at new points, t x d to t, never below the exact one."""
         variance = self._kernel.on(X_new.device, torch.float64).diagonal(X_new).clone()
-        if not self.own and self._all_fit:
-            self._factors.make(range(len(self._cells)))
-            self._all_fit = False  # they are there
         per_point = 32 * (1 + len(self._X_P) + self.neighbours)
         size = self._memory_budget // 4 // per_point
-        for chunk in chunks(len(X_new), max(FEWEST_ROWS, min(CHUNK, size))):
+        passes = chunks(len(X_new), max(FEWEST_ROWS, min(CHUNK, size)))
+        if not self.own and self.neighbours and passes:
+            self._by_cells(X_new, variance, passes)
+            return variance.clamp_(min=0.0)
+        for chunk in passes:
             x = X_new[chunk]
-            if not self.neighbours:
-                variance[chunk] -= self._rows_of_F(x).square().sum(dim=1)
-                continue
-            if self.own:
+            if self.neighbours:
                 near = self._search.nearest(metric_features(self._kernel, x), self.neighbours)
                 variance[chunk] = self._by_own(x, variance[chunk], near)
-                continue
-            cell, order = self._cells.of(metric_features(self._kernel, x)).sort(stable=True)
-            prior = variance[chunk][order]
-            variance[chunk.start + order] = self._factors.variances(
-                x[order], prior, self._rows_of_F(x[order]), cell
-            )
+            else:
+                variance[chunk] -= self._rows_of_F(x).square().sum(dim=1)
         return variance.clamp_(min=0.0)
 
     @torch.no_grad()
@@ -195,6 +193,19 @@ class SubsetVariance:
             if hopeful and self._has_room(way, len(rows)) and good(self._left_out(rows, way)):
                 return way
         return Way(True, enough)
+
+    def _by_cells(self, X_new: Tensor, variance: Tensor, passes: list[slice]) -> None:
+        """Turns prior into latent variances, cell by cell, so that a factor that is not kept is
+        made once, however many passes there are."""
+        if self._all_fit:
+            self._factors.make(range(len(self._cells)))
+            self._all_fit = False  # they are there
+        where = [self._cells.of(metric_features(self._kernel, X_new[chunk])) for chunk in passes]
+        cell, order = torch.cat(where).sort(stable=True)
+        for chunk in passes:
+            at = order[chunk]
+            x = X_new[at]
+            variance[at] = self._factors.variances(x, variance[at], self._rows_of_F(x), cell[chunk])
 
     def _by_own(self, x: Tensor, prior: Tensor, near: Tensor) -> Tensor:
         """Latent variances given the pivots and each point's own neighbours, t x m."""

@@ -51,7 +51,10 @@ DEFINITIONS = (
         "Kernel evaluations",
         "How often the kernel was evaluated for a pair of points, in training and precomputation.",
     ),
-    ("Memory", "The most memory that the process held during the run."),
+    (
+        "Memory",
+        "The most memory that the process held during the run, beyond its data and libraries.",
+    ),
     (
         "Exact GP",
         "Gaussian-process regression on all training points, solved by conjugate gradients to a "

@@ -8,7 +8,7 @@ import reference
 from megagp import KernelOperator
 from megagp.kernels import RBF, Constant, Linear, Matern12, Matern32
 from megagp.preconditioners import greedy_pivots, random_pivots
-from megagp.preconditioners.pivots import BLOCK
+from megagp.preconditioners.pivots import BLOCK, EXHAUSTED_FLOAT32, _accept, _factor
 
 
 def points(n, d=2, seed=0):
@@ -160,3 +160,16 @@ def test_the_operator_is_left_as_it_was():
     choose("greedy", operator, 5)
     choose("random", operator, 5)
     assert torch.equal(operator.diagonal(), before)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_near_copies_one_is_accepted(seed):
+    """What is left of 120 points at 40 places, with errors as of float32 beside entries of 1."""
+    rng = np.random.default_rng(seed)
+    U = rng.normal(size=(40, 40))[np.arange(120) % 40]
+    S = 1e-5 * U @ U.T + rng.normal(scale=6e-8, size=(120, 120))
+    S = 0.5 * (S + S.T)
+    d = S.diagonal().copy()
+    accepted = _accept(S, d, np.full(120, EXHAUSTED_FLOAT32), rng)
+    assert len(set(accepted % 40)) == len(accepted) > 20
+    _factor(torch.from_numpy(S[accepted][:, accepted]))

@@ -71,15 +71,17 @@ def random_pivots(operator: KernelOperator, rank: int, rng: np.random.Generator)
         # (K - F Fᵀ)[own, proposed], and the same at the proposed points themselves
         G = operator.block(own, proposed).float()
         G.addmm_(F[:, :j], _at(F[:, :j], proposed, own, ranks).T, alpha=-1)
-        S = _at(G, proposed, own, ranks)
-        accepted = _decided(_accept(S.double().numpy(), d[proposed].numpy(), rng), ranks)
+        S = _at(G, proposed, own, ranks).double()
+        S = 0.5 * (S + S.T)
+        least = smallest[proposed].numpy()
+        accepted = _decided(_accept(S.numpy(), d[proposed].numpy(), least, rng), ranks)
         accepted = accepted[: rank - j]
         if not len(accepted):
             # d is too high by roundoff: with what G says, the next block has a pivot or d is 0.
-            d[proposed] = _above(S.diagonal().double(), smallest[proposed])
+            d[proposed] = _above(S.diagonal(), smallest[proposed])
             continue
         chosen = proposed[accepted]
-        C = _factor(S[accepted][:, accepted].double())
+        C = _factor(S[accepted][:, accepted])
         new = torch.linalg.solve_triangular(C.float(), G[:, accepted].T, upper=False).T
         F[:, j : j + len(chosen)] = new
         d = _above(d - ranks.gather(new.square().sum(1), n), smallest)
@@ -131,22 +133,29 @@ def _propose(d: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int
 
 
 def _accept(
-    G: NDArray[np.float64], d: NDArray[np.float64], rng: np.random.Generator
+    S: NDArray[np.float64],
+    d: NDArray[np.float64],
+    smallest: NDArray[np.float64],
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Which proposals to keep: Cholesky of their residual G, with a coin at each pivot."""
-    A = G.copy()
+    """Which proposals to keep: Cholesky of their residual S, with a coin at each pivot.
+
+    None at which no more than roundoff is left: with two points that are nearly the same S would
+    not be positive definite.
+    """
+    A = S.copy()
     kept = []
     coins = rng.random(len(d))
     for i in range(len(d)):
-        if coins[i] * d[i] >= A[i, i] or A[i, i] <= 1e-5 * d[i]:
+        if coins[i] * d[i] >= A[i, i] or A[i, i] <= smallest[i]:
             continue
         kept.append(i)
         A[i + 1 :, i + 1 :] -= np.outer(A[i + 1 :, i], A[i, i + 1 :]) / A[i, i]
     return np.array(kept, dtype=np.int64)
 
 
-def _factor(G: Tensor) -> Tensor:
+def _factor(S: Tensor) -> Tensor:
     """Cholesky factor of an accepted block; float32 roundoff is covered by a small ridge."""
-    ridge = 1e-6 * G.diagonal().mean() * torch.eye(len(G), dtype=G.dtype)
-    C: Tensor = torch.linalg.cholesky(0.5 * (G + G.T) + ridge)
+    ridge = 1e-6 * S.diagonal().mean() * torch.eye(len(S), dtype=S.dtype)
+    C: Tensor = torch.linalg.cholesky(S + ridge)
     return C

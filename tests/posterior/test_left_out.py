@@ -10,7 +10,8 @@ import reference
 from megagp.kernels import Matern32
 from megagp.likelihood import Trend
 from megagp.mean import basis
-from megagp.posterior import Posterior, left_out
+from megagp.posterior import LeftOut, Posterior, left_out, rows_left_out
+from megagp.training import places
 
 KERNEL, NOISE = Matern32([0.7, 1.3], 1.5), 0.05
 
@@ -44,7 +45,8 @@ def test_each_point_is_predicted_from_the_others(pivots):
     assert len(found.rows.unique()) == len(found.rows)
     assert len(found.rows) == 90 if pivots == 90 else 45 < len(found.rows) < 75
     assert bool((found.rows < pivots).any())  # pivots are left out as well
-    for i, error, variance in zip(*found, strict=True):
+    for i, error, variance, noise in zip(*found, strict=True):
+        assert float(noise) == float(made.noise[i])
         rest = np.arange(90) != int(i)
         weights = np.linalg.solve(K[np.ix_(rest, rest)], K[rest, i])
         np.testing.assert_allclose(error, Y[i] - weights @ Y[rest], rtol=1e-5, atol=1e-8)
@@ -153,3 +155,28 @@ def test_the_mean_follows_from_the_others_too(mean):
         u = h - W.T @ w
         wanted = K[i, i] - w @ K[rest, i] + u @ A_i @ u
         assert float(out.variances[i]) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_rows_of_one_place_are_predicted_from_all_other_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))[np.r_[np.arange(30), np.arange(10), np.arange(5)]]
+    Y, scale = rng.normal(size=(45, 2)), rng.uniform(0.5, 2, 45)
+    at = places(*(torch.from_numpy(A) for A in (X, Y, scale)))
+    K = reference.matrix(KERNEL, X[:30], X[:30]) + np.diag(NOISE * at.noise_scale.numpy())
+    inverse = np.linalg.inv(K)
+    variances = torch.from_numpy(1 / inverse.diagonal())
+    errors = torch.from_numpy(inverse @ at.Y.numpy()) * variances[:, None]
+    some = torch.arange(0, 30, 2)
+    out = LeftOut(some, errors[some], variances[some], NOISE * at.noise_scale[some])
+    found = rows_left_out(out, at, *(torch.from_numpy(A) for A in (Y, scale)), 100, seed=0)
+    whole = reference.matrix(KERNEL, X, X) + np.diag(NOISE * scale)
+    precision = np.linalg.inv(whole)
+    expected = (precision @ Y) / precision.diagonal()[:, None]
+    assert sorted(found.rows.tolist()) == sorted(g for g in at.place.tolist() if g % 2 == 0)
+    for place, error, variance, noise in zip(*found, strict=True):
+        rows = (at.place == place).nonzero()[:, 0].numpy()
+        # Which of the rows it is, its error tells.
+        row = rows[np.abs(expected[rows] - error.numpy()).sum(1).argmin()]
+        np.testing.assert_allclose(error, expected[row], rtol=1e-8)
+        assert float(variance) == pytest.approx(1 / precision[row, row], rel=1e-8)
+        assert float(noise) == pytest.approx(NOISE * scale[row])

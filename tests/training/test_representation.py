@@ -52,9 +52,9 @@ def test_more_points_decide_where_few_cannot(monkeypatch):
     """Here few points see two inputs, of which many see that one is blurred."""
     sizes, seen = [], representation.Objective
 
-    def objective(X, *rest):
+    def objective(X, *rest, **settings):
         sizes.append(len(X))
-        return seen(X, *rest)
+        return seen(X, *rest, **settings)
 
     monkeypatch.setattr(representation, "Objective", objective)
     X, Z, y = skewed(3000)

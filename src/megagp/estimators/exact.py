@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from megagp.posterior import (
     noise_factor,
     pack,
     precompute,
+    rows_left_out,
     unpack,
 )
 from megagp.progress import Progress
@@ -46,10 +47,12 @@ from megagp.training import (
     Listener,
     Objective,
     Phase,
+    Places,
     Recipe,
     Solving,
     Started,
     choose_representation,
+    places,
     train,
 )
 
@@ -338,8 +341,9 @@ class GPRegressor(Regressor):
     def _fit_whitened(
         self, X: Tensor, Y: Tensor, scale: Tensor, varies: bool, progress: Progress, ranks: Ranks
     ) -> None:
-        n, d = X.shape
-        kernel = self._start_kernel(X)
+        at = places(X, Y, scale)
+        n, d = len(at.first), X.shape[1]
+        kernel = self._start_kernel(X[at.first])
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         recipe = self._recipe(n)
         seed = self._seed(ranks)
@@ -349,7 +353,8 @@ class GPRegressor(Regressor):
             seeded = isinstance(self.random_state, numbers.Integral)
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
-        X, started = self._represented(X, Y, kernel, noise, scale, seed, ranks)
+        rows = _Rows(Y, scale, at)
+        X, started = self._represented(X, at, kernel, noise, seed, ranks)
         H = basis(X, self.mean)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         plan.append(("precompute", 1, 0.5 * n * n))
@@ -365,7 +370,7 @@ class GPRegressor(Regressor):
         learn = partial(
             self._learn,
             X,
-            Y,
+            rows,
             H,
             kernel,
             seed=seed,
@@ -373,11 +378,11 @@ class GPRegressor(Regressor):
             checkpoint=checkpoint,
             ranks=ranks,
         )
-        learned = learn(noise, scale, recipe, started)
+        learned = learn(noise, None, recipe, started)
         phases = learned.phases
         factor = None
         if varies:
-            find = partial(noise_factor, floor=self.noise_floor, seed=seed)
+            find = partial(noise_factor, level=learned.noise, floor=self.noise_floor, seed=seed)
             factor = self._factor(NOISE_PHASE, learned, find, progress, ranks)
         if factor is not None:
             learned.objective.operator.forget()  # what it has kept, before another is made
@@ -395,7 +400,7 @@ class GPRegressor(Regressor):
         self.noise_variance_ = learned.noise
         last = learned.objective.last
         assert last is not None
-        self.n_samples_ = n
+        self.n_samples_ = len(Y)
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
         self.diagnostics_ = diagnostics(phases, learned.objective, learned.result, learned.seconds)
@@ -405,11 +410,11 @@ class GPRegressor(Regressor):
     def _learn(
         self,
         X: Tensor,
-        Y: Tensor,
+        rows: _Rows,
         H: Tensor,
         kernel: Kernel,
         noise: Hyperparameter,
-        scale: Tensor,
+        factor: Tensor | None,
         recipe: Recipe,
         started: Started | None,
         *,
@@ -418,14 +423,18 @@ class GPRegressor(Regressor):
         checkpoint: Checkpoint | None,
         ranks: Ranks,
     ) -> _Learned:
-        """Hyperparameters, moved where they are, and the posterior that follows from them."""
+        """Hyperparameters, moved where they are, and the posterior that follows from them.
+
+        factor: what the noise variance is multiplied by at each of X, if anything.
+        """
+        rows = rows if factor is None else rows.scaled(factor)
         trained = train(
             X,
-            Y,
+            rows.at.Y,
             H,
             kernel,
             noise,
-            scale,
+            rows.at.noise_scale,
             recipe=recipe,
             solving=self._solving(ranks),
             noise_floor=self.noise_floor,
@@ -434,6 +443,7 @@ class GPRegressor(Regressor):
             checkpoint=checkpoint,
             on_step=self.on_step,
             started=started,
+            replicates=rows.at.replicates,
         )
         progress.phase("precompute")
         begin = time.perf_counter()
@@ -448,7 +458,14 @@ class GPRegressor(Regressor):
         seconds = time.perf_counter() - begin
         progress.step(1, trained.phases[-1].loss if trained.phases else float("nan"))
         return _Learned(
-            posterior, float(noise.value), result, trained.objective, trained.phases, seconds, seed
+            posterior,
+            float(noise.value),
+            result,
+            trained.objective,
+            trained.phases,
+            seconds,
+            seed,
+            rows,
         )
 
     def _noise_may_vary(self, given: bool) -> bool:
@@ -496,39 +513,40 @@ class GPRegressor(Regressor):
     def _represented(
         self,
         X: Tensor,
-        Y: Tensor,
+        at: Places,
         kernel: Kernel,
         noise: Hyperparameter,
-        scale: Tensor,
         seed: int,
         ranks: Ranks,
     ) -> tuple[Tensor, Started | None]:
-        """X itself, or its normal scores: as `inputs` says, or whichever explains Y better.
+        """The places among X, or their normal scores: as `inputs` says, or as explains Y better.
 
         Where that was asked of the data, also what training on START points has come to.
         """
         asked = self.inputs == "auto" and self.kernel is None and self.whiten
-        asked = asked and self.training == "pretrain" and len(X) > DENSE_BELOW
+        asked = asked and self.training == "pretrain" and len(at.first) > DENSE_BELOW
+        distinct = X if at.replicates is None else X[at.first]
         if self.inputs != "ranks" and not asked:
-            return X, None
+            return distinct, None
         scores = NormalScores.of(X)
-        represented = scores.apply(X)
+        represented = scores.apply(distinct)
         chosen, started = 1, None
         if asked:
             chosen, started = choose_representation(
-                (X, represented),
-                Y,
+                (distinct, represented),
+                at.Y,
                 kernel,
                 noise,
-                scale,
+                at.noise_scale,
                 mean=self.mean,
                 solving=self._solving(ranks),
                 noise_floor=self.noise_floor,
                 seed=seed,
                 subset=self.subset,
+                replicates=at.replicates,
             )
         if not chosen:
-            return X, started
+            return distinct, started
         self._x_scores = scores
         return represented, started
 
@@ -653,6 +671,23 @@ class GPRegressor(Regressor):
         self._check_whole(("rank", "neighbours", "residual_neighbours"), least=0, optional=True)
 
 
+class _Rows(NamedTuple):
+    """Y: N x p; noise_scale: N; at: the places that their inputs are."""
+
+    Y: Tensor
+    noise_scale: Tensor
+    at: Places
+
+    def scaled(self, factor: Tensor) -> _Rows:
+        """With the noise of each of n places multiplied."""
+        again = self.at.replicates
+        at = self.at._replace(
+            noise_scale=self.at.noise_scale * factor,
+            replicates=None if again is None else again.scaled(factor),
+        )
+        return self._replace(noise_scale=self.noise_scale * factor[self.at.place], at=at)
+
+
 @dataclass(frozen=True)
 class _Learned:
     """What came of training and the last solve, which took `seconds`; noise: its variance."""
@@ -664,11 +699,16 @@ class _Learned:
     phases: list[Phase]
     seconds: float
     seed: int
+    rows: _Rows
 
     @cached_property
     def left_out(self) -> LeftOut:
-        """Errors of training points that are predicted from all others."""
-        return self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
+        """Errors of training rows that are predicted from all others."""
+        out = self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
+        if self.rows.at.replicates is None:
+            return out
+        Y, noise_scale, at = self.rows
+        return rows_left_out(out, at, Y, noise_scale, LEFT_OUT, self.seed)
 
 
 def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from megagp.posterior.calibration import calibration_factor, noise_factor
 from megagp.posterior.error_scale import Scale
-from megagp.posterior.left_out import LeftOut
+from megagp.posterior.left_out import LeftOut, rows_left_out
 from megagp.posterior.posterior import VARIANCES, Posterior
 from megagp.posterior.precompute import precompute
 from megagp.posterior.state import pack, unpack
@@ -16,5 +16,6 @@ __all__ = [
     "noise_factor",
     "pack",
     "precompute",
+    "rows_left_out",
     "unpack",
 ]

@@ -14,17 +14,18 @@ NOISE_SHARE = 0.5
 LEAST = 1e-3
 
 
-def noise_factor(posterior: Posterior, out: LeftOut, floor: float, seed: int) -> Scale | None:
-    """What the noise variance is to be multiplied by; None for 1.
+def noise_factor(
+    posterior: Posterior, out: LeftOut, level: float, floor: float, seed: int
+) -> Scale | None:
+    """What the noise variance, which is `level`, is to be multiplied by; None for 1.
 
     floor: what the noise variance is at least, then.
     """
-    noise = posterior.noise[out.rows]
-    if not float((noise / out.variances).median()) >= NOISE_SHARE:
+    if not float((out.noise / out.variances).median()) >= NOISE_SHARE:
         return None
-    latent = (out.variances - noise).clamp(min=0.0)
-    found = Errors(posterior.X[out.rows], out.errors, latent, noise)
-    return learn_scale(found, floor / float(posterior.noise.min()), seed)
+    latent = (out.variances - out.noise).clamp(min=0.0)
+    found = Errors(posterior.X[out.rows], out.errors, latent, out.noise)
+    return learn_scale(found, floor / level, seed)
 
 
 def calibration_factor(posterior: Posterior, out: LeftOut, seed: int) -> Scale | None:

@@ -24,22 +24,57 @@ from megagp.neighbours import Neighbours, metric_features
 from megagp.operator import KernelOperator
 from megagp.posterior.cell_factors import factorise
 from megagp.posterior.cells import Cells
+from megagp.training import Places
 
 # Points near a cell, points in it, and cells that are looked at, of each half.
 NEIGHBOURS, SIZE, CELLS = 2048, 256, 100
 # What is taken off a variance for neighbours that are missing leaves at least this share of it.
 LEAST = 0.5
+# Weight of the other rows of a place, relative to a row's, that is roundoff.
+ALONE = 1e-9
 
 
 class LeftOut(NamedTuple):
-    """n training points as indices, n x p errors of predictions from the others, n variances.
+    """n observations, each predicted from all others.
 
-    The variances are those of observations.
+    rows: the training points that they are of, as indices. errors: n x p, of predictions.
+    variances: of these errors; noise: what of that is noise.
     """
 
     rows: Tensor
     errors: Tensor
     variances: Tensor
+    noise: Tensor
+
+
+def rows_left_out(
+    out: LeftOut, at: Places, Y: Tensor, noise_scale: Tensor, count: int, seed: int
+) -> LeftOut:
+    """At most `count` of the N rows of those points, each predicted from all other rows.
+
+    out: places, each predicted from the others: f ~ N(m, v) there, from outside. The other rows of
+    row i's place have the weight τ = Σ w_j / σ² and the mean ȳ. From both,
+    f ~ N((m + v τ ȳ) / (1 + v τ), v / (1 + v τ)).
+    Y: N x p; noise_scale: N, s_i = 1 / w_i, relative to the noise that `out` has for one of 1 / W.
+    """
+    where = torch.full((len(at.first),), -1)
+    where[out.rows] = torch.arange(len(out.rows))
+    rows = (where[at.place] >= 0).nonzero()[:, 0]
+    generator = torch.Generator().manual_seed(seed)
+    rows = rows[torch.randperm(len(rows), generator=generator)[:count]]
+    place = at.place[rows]
+    mean, of = at.Y[place], where[place]
+    level = out.noise[of] / at.noise_scale[place]  # σ² at the place
+    outside, latent = mean - out.errors[of], (out.variances - out.noise)[of].clamp(min=0.0)
+    own = 1 / noise_scale[rows]
+    others = (1 / at.noise_scale[place] - own).clamp(min=0.0)
+    alone = others <= ALONE * own
+    others = torch.where(alone, 1.0, others)
+    theirs = mean + (own / others)[:, None] * (mean - Y[rows])
+    gain = torch.where(alone, 0.0, latent * others / level)
+    known = (outside + gain[:, None] * theirs) / (1 + gain)[:, None]
+    noise = level * noise_scale[rows]
+    return LeftOut(place, Y[rows] - known, latent / (1 + gain) + noise, noise)
 
 
 def variances_left_out(

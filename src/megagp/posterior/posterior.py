@@ -128,16 +128,18 @@ class Posterior:
         of_trend = ((G @ self.trend.covariance) * G).sum(1) * variances
         variances = variances / (1 - of_trend.clamp(0.0, MOST_OF_TREND))
         residual = Y[rows] - self.predict(self.X[rows]) - self.noise[rows, None] * weights
-        return LeftOut(rows, weights * variances[:, None] + residual, variances)
+        errors = weights * variances[:, None] + residual
+        return LeftOut(rows, errors, variances, self.noise[rows])
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.
 
         A residual r raises the variance by rᵀK̂⁻¹r <= rᵀP⁻¹r, since the preconditioner has
-        P ≼ K̂: it leaves a positive semidefinite part of K out. At most EXCESS rtol σ² in all.
+        P ≼ K̂: it leaves a positive semidefinite part of K out. At most EXCESS rtol σ² in all,
+        σ² the median: that of a place with many rows is a fraction of one observation's.
         """
         share = EXCESS * min(self.rtol, 0.01)
-        limit = torch.full((B.shape[1],), share * float(self.noise.min()), dtype=B.dtype)
+        limit = torch.full((B.shape[1],), share * float(self.noise.median()), dtype=B.dtype)
         return solve_to_excess(
             self._K_hat, B, self._preconditioner.solve, limit, max_iter=self.max_iter
         )

@@ -2,6 +2,7 @@
 
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Started, Step, Trained, train
+from megagp.training.replicates import Places, Replicates, places
 from megagp.training.representation import choose_representation
 from megagp.training.start import start_lengthscale
 
@@ -11,13 +12,16 @@ __all__ = [
     "Listener",
     "Objective",
     "Phase",
+    "Places",
     "Recipe",
+    "Replicates",
     "Solving",
     "Started",
     "Step",
     "Tally",
     "Trained",
     "choose_representation",
+    "places",
     "start_lengthscale",
     "train",
 ]

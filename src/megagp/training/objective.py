@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from megagp.preconditioners import AdaptivePreconditioner, Preconditioner
 from megagp.solvers import Callback, Saver
 from megagp.training.journal import pack, unpack
 from megagp.training.parameters import Parameters, Vector
+from megagp.training.replicates import Replicates
 
 # Up to this n the dense way is taken; `make bench-solvers` prints where it is the quicker one.
 DENSE_BELOW = 1500
@@ -116,7 +117,8 @@ class Objective:
     """θ -> (loss, gradient), loss = -log p(Y) / (n p).
 
     X: n x d; Y: n x p; H: n x q; noise_scale: n, the noise variance of each point relative
-    to `noise`. The kernel and `noise` hold the hyperparameters of the last call.
+    to `noise`. replicates: where Y are means of rows, what those say beyond them; the likelihood is
+    then that of the rows. The kernel and `noise` hold the hyperparameters of the last call.
     """
 
     def __init__(
@@ -132,8 +134,10 @@ class Objective:
         seed: int,
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
+        replicates: Replicates | None = None,
     ) -> None:
         self.Y, self.H, self.noise, self.noise_scale = Y, H, noise, noise_scale
+        self.replicates = replicates
         self.parameters, self.solving, self.seed = parameters, solving, seed
         self.callback, self.checkpoint = callback, checkpoint
         self.operator = KernelOperator(
@@ -164,6 +168,11 @@ class Objective:
         self._P: Preconditioner | None = None
 
     @property
+    def size(self) -> int:
+        """Observations: of all rows and outputs."""
+        return self.Y.numel() + (0 if self.replicates is None else self.replicates.count)
+
+    @property
     def noise_level(self) -> float:
         """What differences of the loss mean nothing: roundoff, or probes and loose solves.
 
@@ -173,7 +182,7 @@ class Objective:
             return max(self.tolerance, EXACT_NOISE)
         if self.last is None:
             return max(self.tolerance, STOCHASTIC_NOISE)
-        error = max(COMMON * self.last.standard_error, self.last.rounding) / self.Y.numel()
+        error = max(COMMON * self.last.standard_error, self.last.rounding) / self.size
         return max(self.tolerance, STOCHASTIC_NOISE, error)
 
     def covariance(self) -> Covariance:
@@ -201,7 +210,7 @@ class Objective:
                 self.failure = error.with_traceback(None)
                 return self._agreed(np.inf, np.full(len(theta), np.nan))
             self._state = State(theta.copy(), draw or 0, found)
-        size = self.Y.numel()
+        size = self.size
         assert self.last is not None
         gradient = self.parameters.gather(self.last.gradient)
         return self._agreed(-self.last.value / size, -gradient / size)
@@ -241,6 +250,14 @@ class Objective:
         self._state = state
 
     def _evaluate(self, draw: int, hold: bool) -> Evaluation:
+        found = self._of_means(draw, hold)
+        if self.replicates is None:
+            return found
+        value, slope = self.replicates.log_density(float(self.noise.value))
+        by_name = {**found.gradient, "noise_variance": found.gradient["noise_variance"] + slope}
+        return replace(found, value=found.value + value, gradient=by_name)
+
+    def _of_means(self, draw: int, hold: bool) -> Evaluation:
         covariance, n = self.covariance(), len(self.Y)
         self.tally.evaluations += 1
         if n <= self.solving.dense_below:
@@ -282,7 +299,7 @@ class Objective:
         found = self._stochastic(covariance, P, draw, start)
         failed, single = not found.solve.converged, self.operator.dtype == torch.float32
         self.refine = found.refined
-        rounding = found.rounding / self.Y.numel()
+        rounding = found.rounding / self.size
         rounding = float(self.solving.ranks.agree(torch.tensor(rounding, dtype=torch.float64)))
         if single and failed and hold and len(self.Y) >= MANY_POINTS and self._state is not None:
             # A trial, and in float64 one of so many points takes longer than the whole search has:

@@ -18,6 +18,7 @@ from megagp.progress import Progress
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
 from megagp.training.parameters import Parameters, Vector
+from megagp.training.replicates import Replicates
 
 DENSE_STEPS = 100
 START = 700
@@ -172,10 +173,12 @@ def train(
     checkpoint: Checkpoint | None = None,
     on_step: Listener | None = None,
     started: Started | None = None,
+    replicates: Replicates | None = None,
 ) -> Trained:
     """Move the free hyperparameters of `kernel` and `noise` to where Y is likely.
 
     on_step: hears of every step. started: stands for the leg on START points, if there is one.
+    replicates: as in Objective.
     """
     parameters = Parameters(kernel, noise, noise_floor)
     n = len(X)
@@ -195,6 +198,7 @@ def train(
             seed,
             progress.iteration,
             checkpoint,
+            None if replicates is None else replicates.at(rows),
         )
 
     phases = recipe.phases(n) if len(parameters.own) else []

@@ -19,6 +19,7 @@ from megagp.training.objective import Objective, Solving
 from megagp.training.optimisers import MEMORY, Pair, lbfgs
 from megagp.training.parameters import Parameters
 from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS, Started
+from megagp.training.replicates import Replicates
 
 # Nats per observation that another representation than the first must gain.
 WORTH = 0.005
@@ -39,6 +40,7 @@ def choose_representation(
     noise_floor: float,
     seed: int,
     subset: int,
+    replicates: Replicates | None = None,
 ) -> tuple[int, Started]:
     """The index of the one (n x d each) with the largest likelihood, on START random points.
 
@@ -59,6 +61,7 @@ def choose_representation(
             Y=Y,
             mean=mean,
             noise_scale=noise_scale,
+            replicates=replicates,
             rows=order[:size],
             solving=replace(solving, ranks=ALONE) if alone else solving,
             seed=seed,
@@ -117,6 +120,7 @@ class _Candidate:
         Y: Tensor,
         mean: str,
         noise_scale: Tensor,
+        replicates: Replicates | None,
         rows: Tensor,
         solving: Solving,
         seed: int,
@@ -134,11 +138,12 @@ class _Candidate:
             self.parameters,
             solving,
             seed,
+            replicates=None if replicates is None else replicates.at(rows),
         )
         objective.tolerance = PREPARED
         lbfgs(objective, steps, lambda *_: None, memory=self.memory)
         assert objective.last is not None
-        self.loss = -objective.last.value / objective.Y.numel()
+        self.loss = -objective.last.value / objective.size
         self.evaluations = objective.tally.evaluations
         self.seconds = time.perf_counter() - start
 

@@ -1,0 +1,109 @@
+"""Rows with the same inputs as one observation: the mean of theirs, with less noise.
+
+Rows i of one place have y_i ~ N(f, σ² s_i). With w_i = 1 / s_i, W = Σ w_i and ȳ = Σ w_i y_i / W,
+
+Π_i N(y_i | f, σ² s_i) = N(ȳ | f, σ² / W) exp(-½ ((r - 1) log 2πσ² + Σ log s_i + log W + q / σ²))
+
+for r rows, q = Σ w_i (y_i - ȳ)². So n places tell as much of f as all rows do, exactly, and the
+likelihood of the rows follows from that of the places (Binois et al. 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """What the rows of n places say beyond their means; n each.
+
+    further: r - 1 for each of p outputs. logs: Σ log s_i + log W, p times. squares: q, of all
+    outputs.
+    """
+
+    further: Tensor
+    logs: Tensor
+    squares: Tensor
+
+    @property
+    def count(self) -> int:
+        """Observations that are not among the means."""
+        return round(float(self.further.sum()))
+
+    def at(self, places: Tensor | slice) -> Replicates:
+        return Replicates(self.further[places], self.logs[places], self.squares[places])
+
+    def scaled(self, factor: Tensor) -> Replicates:
+        """With noise variances multiplied by n factors."""
+        logs = self.logs + self.further * factor.log()
+        return Replicates(self.further, logs, self.squares / factor)
+
+    def log_density(self, noise_variance: float) -> tuple[float, float]:
+        """Of the rows given the means, and its derivative by log σ²."""
+        further, misfit = float(self.further.sum()), float(self.squares.sum()) / noise_variance
+        constant = further * math.log(2 * math.pi * noise_variance) + float(self.logs.sum())
+        return -0.5 * (constant + misfit), -0.5 * (further - misfit)
+
+
+class Places(NamedTuple):
+    """N rows at n places.
+
+    first: the first row of each place, n, increasing. place: of each row, N. Y: n x p means.
+    noise_scale: n, 1 / W. replicates: None if every row has a place of its own.
+    """
+
+    first: Tensor
+    place: Tensor
+    Y: Tensor
+    noise_scale: Tensor
+    replicates: Replicates | None
+
+
+def places(X: Tensor, Y: Tensor, noise_scale: Tensor) -> Places:
+    """X: N x d; Y: N x p; noise_scale: N, the s_i. Cost O(N (d + p)) and a sort of N numbers."""
+    first, place = (torch.from_numpy(found) for found in _distinct(X.numpy()))
+    n, p = len(first), Y.shape[1]
+    if n == len(X):
+        return Places(first, place, Y, noise_scale, None)
+
+    def summed(values: Tensor) -> Tensor:
+        return torch.zeros(n, *values.shape[1:], dtype=torch.float64).index_add_(0, place, values)
+
+    weight = 1 / noise_scale
+    W, rows = summed(weight), summed(torch.ones_like(weight))
+    # About the first row's: a place whose rows agree then has just that, and no squares.
+    start = Y[first]
+    mean = start + summed(weight[:, None] * (Y - start[place])) / W[:, None]
+    squares = summed(weight * (Y - mean[place]).square().sum(1))
+    logs = summed(noise_scale.log()) + W.log()
+    return Places(first, place, mean, 1 / W, Replicates(p * (rows - 1), p * logs, squares))
+
+
+def _distinct(X: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first of each kind of row, in their order, and which of these each row is."""
+    bits = np.ascontiguousarray(X + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
+    keys = np.zeros(len(X), dtype=np.uint64)
+    for column, odd in zip(bits.T, _odd_numbers(bits.shape[1]), strict=True):
+        # Multiplication modulo 2⁶⁴ moves bits up only: the upper half is folded in each time.
+        keys = (keys ^ column) * odd
+        keys ^= keys >> np.uint64(32)
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    if not np.array_equal(bits[first[place]], bits):  # different rows with one key
+        _, first, place = np.unique(bits, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    return first[order], number[place.reshape(-1)]
+
+
+def _odd_numbers(count: int) -> NDArray[np.uint64]:
+    """The same ones every time."""
+    odd: NDArray[np.uint64] = np.random.default_rng(0).integers(2**63, size=count, dtype=np.uint64)
+    return 2 * odd + 1

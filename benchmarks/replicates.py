@@ -1,0 +1,65 @@
+"""Rows with the same inputs: how many there are, what noise they show, and what merging them gains.
+
+    python benchmarks/replicates.py [--sets keggdirected keggundirected] [--floor-only]
+
+The floor is a bound that no prediction from these inputs can beat: where rows share their inputs,
+the variance of y among them is there whatever is predicted (counted as 0 for rows without equals).
+The fit is timed as it comes, and with inputs moved by a part in ten million so that none are equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+from megagp import GPRegressor
+from megagp.experiments.worker import prepare
+from megagp.scores import score
+
+
+def floor(X: np.ndarray, y: np.ndarray) -> tuple[int, float, float]:
+    """Places, the share of rows that have equals, and the least RMSE in the units of y."""
+    _, place, rows = np.unique(X, axis=0, return_inverse=True, return_counts=True)
+    place = place.reshape(-1)
+    mean = np.bincount(place, y) / rows
+    squares = np.bincount(place, (y - mean[place]) ** 2)
+    several = rows > 1
+    # Unbiased for each place: r rows with the variance q / (r - 1).
+    lost = (squares[several] * rows[several] / (rows[several] - 1)).sum() / len(y)
+    return len(rows), float(several[place].mean()), float(np.sqrt(lost))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", nargs="*", default=["keggdirected", "keggundirected"])
+    parser.add_argument("--floor-only", action="store_true", help="fit nothing")
+    options = parser.parse_args()
+    for name in options.sets:
+        data = prepare(name, 0, None)
+        X, y = data.X_train, data.y_train
+        places, share, least = floor(X, y)
+        print(
+            f"{name}: {len(X):,} training rows at {places:,} places, {100 * share:.0f} % with "
+            f"equals; no RMSE below {least:.4f}",
+            flush=True,
+        )
+        if options.floor_only:
+            continue
+        moved = X * (1 + 1e-7 * np.random.default_rng(0).standard_normal(X.shape))
+        moved += 1e-7 * np.random.default_rng(1).standard_normal(X.shape)
+        for label, inputs in (("merged", X), ("apart", moved)):
+            begin = time.perf_counter()
+            model = GPRegressor(random_state=0).fit(inputs, y)
+            seconds = time.perf_counter() - begin
+            found = score(data.y_test, *model.predict(data.X_test, return_std=True))
+            print(
+                f"  {label}: {len(model.posterior_.X):,} points, fit {seconds:.0f} s, RMSE "
+                f"{found.rmse:.4f}, NLL {found.nll:.3f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

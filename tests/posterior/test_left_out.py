@@ -45,7 +45,7 @@ def test_each_point_is_predicted_from_the_others(pivots):
     assert len(found.rows.unique()) == len(found.rows)
     assert len(found.rows) == 90 if pivots == 90 else 45 < len(found.rows) < 75
     assert bool((found.rows < pivots).any())  # pivots are left out as well
-    for i, error, variance, noise in zip(*found, strict=True):
+    for i, error, variance, noise in zip(*found[:4], strict=True):
         assert float(noise) == float(made.noise[i])
         rest = np.arange(90) != int(i)
         weights = np.linalg.solve(K[np.ix_(rest, rest)], K[rest, i])
@@ -157,7 +157,9 @@ def test_the_mean_follows_from_the_others_too(mean):
         assert float(out.variances[i]) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_rows_of_one_place_are_predicted_from_all_other_rows():
+@pytest.mark.parametrize("left", [0.0, 0.1], ids=["exact", "with a residual"])
+def test_rows_of_one_place_are_predicted_from_all_other_rows(left):
+    """Weights that leave a residual are exact ones of other observations."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))[np.r_[np.arange(30), np.arange(10), np.arange(5)]]
     Y, scale = rng.normal(size=(45, 2)), rng.uniform(0.5, 2, 45)
@@ -165,15 +167,18 @@ def test_rows_of_one_place_are_predicted_from_all_other_rows():
     K = reference.matrix(KERNEL, X[:30], X[:30]) + np.diag(NOISE * at.noise_scale.numpy())
     inverse = np.linalg.inv(K)
     variances = torch.from_numpy(1 / inverse.diagonal())
-    errors = torch.from_numpy(inverse @ at.Y.numpy()) * variances[:, None]
+    R = torch.from_numpy(left * rng.normal(size=(30, 2)))
+    errors = torch.from_numpy(inverse @ (at.Y - R).numpy()) * variances[:, None] + R
     some = torch.arange(0, 30, 2)
-    out = LeftOut(some, errors[some], variances[some], NOISE * at.noise_scale[some])
+    noise = NOISE * at.noise_scale
+    out = LeftOut(some, errors[some], variances[some], noise[some], R[some])
     found = rows_left_out(out, at, *(torch.from_numpy(A) for A in (Y, scale)), 100, seed=0)
     whole = reference.matrix(KERNEL, X, X) + np.diag(NOISE * scale)
     precision = np.linalg.inv(whole)
-    expected = (precision @ Y) / precision.diagonal()[:, None]
+    of_rows = R[at.place].numpy()
+    expected = (precision @ (Y - of_rows)) / precision.diagonal()[:, None] + of_rows
     assert sorted(found.rows.tolist()) == sorted(g for g in at.place.tolist() if g % 2 == 0)
-    for place, error, variance, noise in zip(*found, strict=True):
+    for place, error, variance, noise in zip(*found[:4], strict=True):
         rows = (at.place == place).nonzero()[:, 0].numpy()
         # Which of the rows it is, its error tells.
         row = rows[np.abs(expected[rows] - error.numpy()).sum(1).argmin()]

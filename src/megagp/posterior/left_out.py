@@ -38,13 +38,15 @@ class LeftOut(NamedTuple):
     """n observations, each predicted from all others.
 
     rows: the training points that they are of, as indices. errors: n x p, of predictions.
-    variances: of these errors; noise: what of that is noise.
+    variances: of these errors; noise: what of that is noise. residual: n x p, what the solve has
+    left of the observations, a part of the errors.
     """
 
     rows: Tensor
     errors: Tensor
     variances: Tensor
     noise: Tensor
+    residual: Tensor
 
 
 def rows_left_out(
@@ -53,8 +55,8 @@ def rows_left_out(
     """At most `count` of the N rows of those points, each predicted from all other rows.
 
     out: places, each predicted from the others: f ~ N(m, v) there, from outside. The other rows of
-    row i's place have the weight τ = Σ w_j / σ² and the mean ȳ. From both,
-    f ~ N((m + v τ ȳ) / (1 + v τ), v / (1 + v τ)).
+    row i's place have the weight τ = Σ w_j / σ² and the mean ȳ, of which the weights that predict
+    know ȳ - r. From both, f ~ N((m + v τ (ȳ - r)) / (1 + v τ), v / (1 + v τ)).
     Y: N x p; noise_scale: N, s_i = 1 / w_i, relative to the noise that `out` has for one of 1 / W.
     """
     where = torch.full((len(at.first),), -1)
@@ -70,11 +72,12 @@ def rows_left_out(
     others = (1 / at.noise_scale[place] - own).clamp(min=0.0)
     alone = others <= ALONE * own
     others = torch.where(alone, 1.0, others)
-    theirs = mean + (own / others)[:, None] * (mean - Y[rows])
+    theirs = mean + (own / others)[:, None] * (mean - Y[rows]) - out.residual[of]
     gain = torch.where(alone, 0.0, latent * others / level)
     known = (outside + gain[:, None] * theirs) / (1 + gain)[:, None]
     noise = level * noise_scale[rows]
-    return LeftOut(place, Y[rows] - known, latent / (1 + gain) + noise, noise)
+    variances = latent / (1 + gain) + noise
+    return LeftOut(place, Y[rows] - known, variances, noise, out.residual[of])
 
 
 def variances_left_out(

@@ -129,7 +129,7 @@ class Posterior:
         variances = variances / (1 - of_trend.clamp(0.0, MOST_OF_TREND))
         residual = Y[rows] - self.predict(self.X[rows]) - self.noise[rows, None] * weights
         errors = weights * variances[:, None] + residual
-        return LeftOut(rows, errors, variances, self.noise[rows])
+        return LeftOut(rows, errors, variances, self.noise[rows], residual)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.

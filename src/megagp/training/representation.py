@@ -22,7 +22,7 @@ from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS,
 from megagp.training.replicates import Replicates
 
 # Nats per observation that another representation than the first must gain.
-WORTH = 0.005
+WORTH = 0.001
 # Differences that START points can't tell from none: the likelihoods of single observations differ
 # by about one.
 UNDECIDED = 0.05

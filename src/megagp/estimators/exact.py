@@ -343,7 +343,7 @@ class GPRegressor(Regressor):
     ) -> None:
         at = places(X, Y, scale)
         n, d = len(at.first), X.shape[1]
-        kernel = self._start_kernel(X[at.first])
+        kernel = self._start_kernel(at.of(X))
         noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
         recipe = self._recipe(n)
         seed = self._seed(ranks)
@@ -525,7 +525,7 @@ class GPRegressor(Regressor):
         """
         asked = self.inputs == "auto" and self.kernel is None and self.whiten
         asked = asked and self.training == "pretrain" and len(at.first) > DENSE_BELOW
-        distinct = X if at.replicates is None else X[at.first]
+        distinct = at.of(X)
         if self.inputs != "ranks" and not asked:
             return distinct, None
         scores = NormalScores.of(X)

@@ -65,6 +65,10 @@ class Places(NamedTuple):
     noise_scale: Tensor
     replicates: Replicates | None
 
+    def of(self, X: Tensor) -> Tensor:
+        """The places among the rows of X, n x d; X itself where all are."""
+        return X if self.replicates is None else X[self.first]
+
 
 def places(X: Tensor, Y: Tensor, noise_scale: Tensor) -> Places:
     """X: N x d; Y: N x p; noise_scale: N, the s_i. Cost O(N (d + p)) and a sort of N numbers."""

@@ -7,7 +7,7 @@
 
 // Dimensions per pass of a product of blocks: two blocks and the tile they go to stay in L1.
 template <class T>
-constexpr int64_t JOINT_INNER = 256 / sizeof(T);
+constexpr int64_t JOINT_INNER = 128 / sizeof(T);
 
 inline int64_t blocks_of(int64_t m, int64_t G) { return (m + G - 1) / G; }
 inline int64_t tile_index(int64_t I, int64_t J) { return I * (I + 1) / 2 + J; }
@@ -82,7 +82,7 @@ void covariance_tile(const JointJob& job, const T* x, int64_t m, int64_t I, cons
 // Rows N of F packed [block][k][G] in the working precision.
 template <class T>
 void pack_rows(const JointJob& job, const JointCell& cell, T* out) {
-    constexpr int64_t G = GROUP<T>, C = 16;
+    constexpr int64_t G = GROUP<T>, C = 64;
     for (int64_t I = 0; I < blocks_of(cell.m, G); ++I, out += job.k * G)
         for (int64_t c = 0; c < job.k; c += C) {
             const int64_t count = job.k - c < C ? job.k - c : C;

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from megagp.kernels import Hyperparameter, Matern32
-from megagp.training.optimisers import CAUTIOUS, SHORTER, WILD, _least, adam, lbfgs
+from megagp.training.optimisers import CAUTIOUS, SHORTER, WILD, _direction, _least, adam, lbfgs
 from megagp.training.parameters import LARGEST_RATIO, Parameters
 
 
@@ -163,6 +163,26 @@ def test_lbfgs_against_scipy(centre):
     found = objective(objective.parameters.get())[0]
     assert found <= peer.fun + 1e-3
     assert len(objective.calls) < 150
+
+
+@pytest.mark.parametrize("centre", [CENTRE, [0.7, -0.5, 7.0, -8.5], [9.5, 0.0, 8.0, -12.0]])
+def test_a_step_is_the_best_of_its_model_within_the_bounds(centre):
+    """With the curvature known, one step leads to the least loss within all bounds."""
+    objective = Valley(centre)
+    bounds, theta = objective.parameters, np.array([0.0, 0.0, 1.0, -6.0])
+    loss, gradient = objective(theta)
+    A = np.column_stack([objective(theta + e)[1] - gradient for e in np.eye(4)])
+    _, Q = np.linalg.eigh(A)
+    memory = [(q, A @ q) for q in Q.T]  # conjugate directions: all there is to know
+    step = _direction(bounds, theta, gradient, memory, reach=np.inf)
+    np.testing.assert_allclose(bounds.clip(theta + step), theta + step, atol=1e-9)
+    ratio = {"type": "ineq", "fun": lambda t: np.log(LARGEST_RATIO) + t[3] - t[2]}
+    box = list(zip(bounds.lower, bounds.upper, strict=True))
+    peer = minimize(
+        objective, theta, jac=True, method="SLSQP", bounds=box, constraints=[ratio], tol=1e-12
+    )
+    assert objective(theta + step)[0] == pytest.approx(peer.fun, rel=1e-6, abs=1e-9)
+    assert loss > objective(theta + step)[0]
 
 
 BAD = {

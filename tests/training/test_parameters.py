@@ -80,25 +80,28 @@ def test_bounds():
     np.testing.assert_array_equal(found.clip(inside), inside)
 
 
-def test_directions_leave_out_what_pushes_against_a_bound():
+def test_steps_within_the_box_are_within_the_bounds():
     found, _ = parameters(Matern32([1.0, 2.0]))
-    theta = found.lower + 1.0
-    theta[0] = found.lower[0]
-    Z, free = found.directions(theta, np.ones(4))
-    assert free.tolist() == [1, 2, 3]
-    np.testing.assert_array_equal(Z, np.eye(4)[:, 1:])
-    assert found.directions(theta, -np.ones(4))[1].tolist() == [0, 1, 2, 3]
+    theta = found.clip(np.array([0.0, found.lower[1], 6.0, 5.0 - np.log(LARGEST_RATIO)]))
+    assert theta[2] == pytest.approx(5.0)  # at its largest ratio to the noise
+    T, lower, upper = found.box(theta)
+    assert lower[1] == upper[2] == 0.0
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        inside = theta + T @ rng.uniform(np.maximum(lower, -1.0), np.minimum(upper, 1.0))
+        np.testing.assert_allclose(found.clip(inside), inside, atol=1e-12)
+    beyond = theta + T @ np.array([0.0, 0.0, 0.1, 0.0])
+    assert found.clip(beyond)[2] == pytest.approx(theta[2])
 
 
 def test_the_outputscale_at_its_largest_ratio_goes_with_the_noise():
     found, _ = parameters(Matern32(1.0))
     theta = np.array([0.0, 5.0, 5.0 - np.log(LARGEST_RATIO)])
-    Z, free = found.directions(theta, np.array([1.0, -1.0, 0.5]))
-    assert free.tolist() == [0, 2]
-    np.testing.assert_array_equal(Z, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    # At the floor of the noise, where both would fall together, neither moves.
-    theta[2] = found.lower[2]
-    theta[1] = theta[2] + np.log(LARGEST_RATIO)
-    assert found.directions(theta, np.array([1.0, -1.0, 1.5]))[1].tolist() == [0]
-    # An outputscale that would rather be less is free.
-    assert found.directions(theta, np.array([1.0, 1.0, -1.5]))[1].tolist() == [0, 1, 2]
+    T, lower, upper = found.box(theta)
+    np.testing.assert_array_equal(T, [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    assert (lower[1], upper[1]) == (-np.inf, 0.0)
+    # One that its own bound holds before the noise does stays apart from it.
+    theta = np.array([0.0, 5.0, 1.0])
+    T, lower, upper = found.box(theta)
+    np.testing.assert_array_equal(T, np.eye(3))
+    assert np.exp(theta + upper)[1] == pytest.approx(BOUNDS["outputscale"][1])

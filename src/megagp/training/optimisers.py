@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from scipy.optimize import lsq_linear
 
 from megagp.training.adam import Adam
 from megagp.training.objective import Objective
-from megagp.training.parameters import Vector
+from megagp.training.parameters import Parameters, Vector
 
 # A step after which the loss is worse than the best by this much per observation (nats) is
 # taken back. The probes' noise is a fraction of it.
@@ -23,6 +24,7 @@ FIRST = 0.5
 SHORTENED = 4
 SHORTER = 0.1, 0.5  # by what factor, at most and at least
 CAUTIOUS = 0.6
+FLATTEST = 1e-12  # share of the largest eigenvalue of an inverse Hessian that rounding leaves
 IDLE = 2  # steps without a lower loss, that end a search
 GAIN = 0.002  # per observation (nats), that is worth a further step
 NO_START = (
@@ -88,7 +90,8 @@ def lbfgs(
        times is still not good enough (the memory of another search is dropped first).
     3. No hyperparameter moves by more than a factor e at a step; with the memory of another
        search by no more than CAUTIOUS at first, and twice as far after each step that gained.
-       Those that push against bounds do not move.
+       Where bounds are in the way the step is that to the least of the model within them: what
+       clips a step at one of them leaves the valley that the others were meant to follow.
     4. Within a step the preconditioner keeps its pivots; after one that gained it may change, and
        then the loss to compare with is evaluated again.
     """
@@ -148,12 +151,11 @@ def _step(
     theta, loss, gradient = here
     bounds, noise = objective.parameters, objective.noise_level
     worth = max(worth, noise)
-    Z, free = bounds.directions(theta, gradient)
-    direction = Z @ -_newton(gradient @ Z, [(s[free], y @ Z) for s, y in memory])
+    direction = _direction(bounds, theta, gradient, memory, reach)
     longest = np.abs(direction).max(initial=0.0)
     if longest == 0:
         return None
-    size = min(1.0, reach / longest) if memory else FIRST * reach / longest
+    size = min(1.0, reach / longest)
     promised = -size * (gradient @ direction)
     for _ in range(SHORTENED):
         if promised < worth:
@@ -185,8 +187,36 @@ def _least(loss: float, slope: float, trial: float, trial_slope: float) -> tuple
     return max(share, SHORTER[0]), -share * (slope + share * (b + share * a))
 
 
-def _newton(gradient: Vector, memory: list[Pair]) -> Vector:
-    """The inverse Hessian of the memory times the gradient (two-loop recursion)."""
+def _direction(
+    bounds: Parameters, theta: Vector, gradient: Vector, memory: list[Pair], reach: float
+) -> Vector:
+    """The step p to the least of gᵀp + ½ pᵀBp, B⁻¹ = H the inverse Hessian of the memory.
+
+    Within the bounds, if it is not so by itself when it is no longer than `reach`. With H = Q W Qᵀ
+    and p = T u that is least squares in a box: ½ |W^-½QᵀT u + W^½Qᵀg|².
+    """
+    largest = np.abs(gradient).max(initial=0.0)
+    first = FIRST * reach / largest if largest > 0 else 1.0
+    step = -_newton(gradient, memory, first)
+    trial = theta + step * min(1.0, reach / max(np.abs(step).max(initial=0.0), 1e-300))
+    if np.array_equal(bounds.clip(trial), trial):
+        return step
+    H = np.column_stack([_newton(e, memory, first) for e in np.eye(len(theta))])
+    W, Q = np.linalg.eigh(0.5 * (H + H.T))
+    root = np.sqrt(W.clip(min=FLATTEST * W.max()))
+    T, lower, upper = bounds.box(theta)
+    free = lower < upper
+    A, b = Q.T @ T[:, free] / root[:, None], -root * (Q.T @ gradient)
+    within = lsq_linear(A, b, (lower[free], upper[free]), method="bvls")
+    found: Vector = T[:, free] @ within.x
+    return found
+
+
+def _newton(gradient: Vector, memory: list[Pair], first: float) -> Vector:
+    """The inverse Hessian of the memory times the gradient (two-loop recursion).
+
+    first: what it is times the identity, where there is no memory.
+    """
     q: Vector = gradient.copy()
     memory = [(moved, turned) for moved, turned in memory if moved @ turned > 0]
     weights = []
@@ -197,6 +227,8 @@ def _newton(gradient: Vector, memory: list[Pair]) -> Vector:
     if memory:
         moved, turned = memory[-1]
         q *= (moved @ turned) / (turned @ turned)
+    else:
+        q *= first
     for (moved, turned), a in zip(memory, reversed(weights), strict=True):
         q += moved * (a - (turned @ q) / (moved @ turned))
     return q

@@ -75,20 +75,20 @@ class Parameters:
         boxed = np.clip(theta, self.lower, self.upper)
         return np.clip(boxed, *self.limits(boxed))
 
-    def directions(self, theta: Vector, gradient: Vector) -> tuple[Matrix, NDArray[np.intp]]:
-        """Coordinates of θ that are free to fall along their gradient, and how all move with each.
+    def box(self, theta: Vector) -> tuple[Matrix, Vector, Vector]:
+        """Coordinates of steps from θ in which the bounds are a box: T, lower, upper.
 
-        Z: θ moves by Z u where these coordinates move by u. What pushes against a bound stays;
-        but an outputscale at its largest ratio to the noise variance goes with that, up or down.
+        θ + T u is within them for lower <= u <= upper. An outputscale whose largest ratio to the
+        noise variance is nearer than its own bounds is counted from that, up and down with it, and
+        the latter are left to `clip`.
         """
-        lower, upper = self.limits(theta)
-        pushing = (theta >= upper) & (gradient < 0)
-        Z = np.eye(len(theta))
+        T = np.eye(len(theta))
+        lower, upper = self.lower - theta, self.limits(theta)[1] - theta
         if self._noise_at is not None:
-            Z[pushing & self._is_outputscale & (upper < self.upper), self._noise_at] = 1.0
-        slope = gradient @ Z
-        held = (theta <= lower) & (slope > 0) | (theta >= upper) & (slope < 0)
-        return Z[:, ~held], np.flatnonzero(~held)
+            tied = self._is_outputscale & (upper < self.upper - theta)
+            T[tied, self._noise_at] = 1.0
+            lower[tied] = -np.inf
+        return T, np.minimum(lower, 0.0), np.maximum(upper, 0.0)
 
     def gather(self, gradient: Mapping[str, Tensor]) -> Vector:
         """Derivatives by name (and by logarithm) as one vector."""

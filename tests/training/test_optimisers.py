@@ -7,7 +7,16 @@ import pytest
 from scipy.optimize import minimize
 
 from megagp.kernels import Hyperparameter, Matern32
-from megagp.training.optimisers import CAUTIOUS, SHORTER, WILD, _direction, _least, adam, lbfgs
+from megagp.training.optimisers import (
+    CAUTIOUS,
+    FURTHEST,
+    SHORTER,
+    WILD,
+    _direction,
+    _least,
+    adam,
+    lbfgs,
+)
 from megagp.training.parameters import LARGEST_RATIO, Parameters
 
 
@@ -138,6 +147,12 @@ def test_lbfgs_trusts_the_memory_of_another_search_step_by_step():
     lbfgs(objective, 3, quiet, memory=memory)
     moved = [abs(b - a).max() for (a, _), (b, _) in pairwise(objective.calls)]
     np.testing.assert_allclose(moved, [CAUTIOUS, min(1.0, 2 * CAUTIOUS), 1.0])
+    # As far as that search went, if it went further; but not any distance.
+    for trend, first in ((0.1, CAUTIOUS), (1.4, 1.4), (9.0, FURTHEST)):
+        objective = Bowl([5.0, 0.0, 0.0, -1.0])
+        lbfgs(objective, 1, quiet, memory=list(memory[:4]), trend=trend)
+        (start, _), (end, _) = objective.calls
+        assert abs(end - start).max() == pytest.approx(first)
 
 
 class Valley(Bowl):

@@ -18,12 +18,12 @@ from megagp.training.parameters import Parameters, Vector
 # taken back. The probes' noise is a fraction of it.
 WILD = 0.05
 # L-BFGS: pairs remembered; largest change of a logarithm at the first step; trials of a step.
-# largest change with the memory of another search.
+# Largest change at the first step with the memory of another search, at least and at most.
 MEMORY = 10
 FIRST = 0.5
 SHORTENED = 4
 SHORTER = 0.1, 0.5  # by what factor, at most and at least
-CAUTIOUS = 0.6
+CAUTIOUS, FURTHEST = 0.6, 2.0
 FLATTEST = 1e-12  # share of the largest eigenvalue of an inverse Hessian that rounding leaves
 IDLE = 2  # steps without a lower loss, that end a search
 GAIN = 0.002  # per observation (nats), that is worth a further step
@@ -75,11 +75,13 @@ def lbfgs(
     draw: int = 0,
     memory: list[Pair] | None = None,
     further: int = 0,
+    trend: float = 0.0,
 ) -> None:
     """L-BFGS on one fixed set of probes, so that the loss is a function of θ.
 
     memory: pairs of an earlier search, on a subset say; new ones are added to it.
-    further: steps that may follow, as long as each gains GAIN.
+    further: steps that may follow, as long as each gains GAIN. trend: how far that search has moved
+    a hyperparameter, at most.
 
     Departures from the textbook, and why:
 
@@ -89,7 +91,8 @@ def lbfgs(
        less than GAIN), when IDLE steps running brought none, or when a step shortened SHORTENED
        times is still not good enough (the memory of another search is dropped first).
     3. No hyperparameter moves by more than a factor e at a step; with the memory of another
-       search by no more than CAUTIOUS at first, and twice as far after each step that gained.
+       search by no more than CAUTIOUS or `trend` at first, and twice as far after each step that
+       gained: what subsets of growing size come to often drifts, by as much from each to the next.
        Where bounds are in the way the step is that to the least of the model within them: what
        clips a step at one of them leaves the valley that the others were meant to follow.
     4. Within a step the preconditioner keeps its pivots; after one that gained it may change, and
@@ -101,7 +104,7 @@ def lbfgs(
     if not (np.isfinite(loss) and np.isfinite(gradient).all()):
         raise ValueError(NO_START) from objective.failure
     memory = [] if memory is None else memory
-    reach = CAUTIOUS if memory else 1.0
+    reach = max(CAUTIOUS, min(trend, FURTHEST)) if memory else 1.0
     best = loss, objective.state(), theta
     idle = 0
     for step in range(1, steps + further + 1):

@@ -204,6 +204,7 @@ def train(
     phases = recipe.phases(n) if len(parameters.own) else []
     draw = 0
     memory: list[Pair] = []
+    trend = 0.0  # how far the last leg has moved a hyperparameter
     started = started if phases and phases[0].size == START else None
     ahead = phases if started is None else phases[1:]
     objective = objective_on(ahead[0].size if ahead else n)
@@ -222,7 +223,9 @@ def train(
                 objective.operator = objective.operator.astype("float64", keep=True)
             del before  # and the preconditioner that it holds
         objective.tolerance = phase.tolerance
-        _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step)
+        begun_at = parameters.get()
+        _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step, trend)
+        trend = float(np.abs(parameters.get() - begun_at).max(initial=0.0))
         # Adam draws probes at each step; the next phase goes on from the last, so that its
         # first evaluation is the one already made.
         draw += phase.steps if phase.optimiser == "adam" else 0
@@ -255,6 +258,7 @@ def _run(
     draw: int,
     memory: list[Pair],
     on_step: Listener | None,
+    trend: float,
 ) -> None:
     progress.phase(phase.name)
     start, objective.tally = time.perf_counter(), phase.tally
@@ -268,7 +272,7 @@ def _run(
     if phase.optimiser == "adam":
         adam(objective, phase.steps, learning_rate, report, draw)
     else:
-        lbfgs(objective, phase.steps, report, draw, memory, phase.further)
+        lbfgs(objective, phase.steps, report, draw, memory, phase.further, trend)
     phase.seconds = time.perf_counter() - start
 
 

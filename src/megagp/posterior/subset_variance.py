@@ -45,7 +45,7 @@ from megagp.posterior.passing_factors import PassingFactors
 PER_MEMBER = 4
 # Of the memory budget, for factors of cells at most, and no more than F leaves; and of that if
 # there is no room for all, when those that are kept save the less, the larger n is.
-FOR_FACTORS, FOR_SOME = 2 / 3, 1 / 2
+FOR_FACTORS, FOR_SOME = 3 / 4, 3 / 4
 # Training points by which `choose` measures, and how many of their own neighbours tell it what
 # there is to gain.
 SAMPLE, REFERENCE = 48, 512
@@ -106,7 +106,7 @@ class SubsetVariance:
         *,
         neighbours: int | Way | None = None,
         excess: float = 0.018,
-        memory_budget: int = 960 * 2**20,
+        memory_budget: int = 860 * 2**20,
         random_state: int = 0,
     ) -> None:
         if isinstance(neighbours, int):

@@ -30,7 +30,7 @@ def dense(model: GPRegressor, X_new: np.ndarray, scale: float) -> np.ndarray:
     """
     A, B = model.posterior_.X, model._whitened(X_new)
     K = KernelOperator(A, model.kernel_, dtype="float64").block()
-    K.diagonal().add_(model.noise_variance_)
+    K.diagonal().add_(model.posterior_.noise)  # that of a mean, where rows share their inputs
     C = torch.linalg.cholesky(K)
     cross = KernelOperator(A, model.kernel_, B, dtype="float64").block()
     one = torch.ones(len(A), 1, dtype=torch.float64)

@@ -49,6 +49,8 @@ FOR_FACTORS, FOR_SOME = 3 / 4, 3 / 4
 # Training points by which `choose` measures, and how many of their own neighbours tell it what
 # there is to gain.
 SAMPLE, REFERENCE = 48, 512
+# By what factor gaps shrink when neighbours are doubled: as 1 / m does, and no slower than that.
+SHRINK = 0.5, 0.75
 TAIL = 2.0  # what the mean excess may be, in terms of the median
 AT_LEAST = 2  # neighbours of a cell for each one that a point of its own would need
 # New points per pass; and rows that any budget has room for.
@@ -165,25 +167,36 @@ class SubsetVariance:
 
         And the mean excess at most TAIL times that: cells serve points at their margins badly.
         Training points are left out and predicted from the others. What many own neighbours leave
-        falls about as 1 / m, so what halving their number costs is what is still missing.
+        falls by a factor at each doubling of their number, which halving it twice tells.
         """
         generator = torch.Generator().manual_seed(random_state)
         rows = torch.randperm(len(self._X), generator=generator)[:SAMPLE].to(self._X.device)
         most = min(REFERENCE, len(self._X) - len(rows))
         if most < WAYS[0].neighbours:
             return WAYS[0]
-        best, half = (self._left_out(rows, Way(True, m)) for m in (most, most // 2))
-        limit = (2 * best - half).maximum(self._noise[rows])
+        best, half, quarter = (self._left_out(rows, Way(True, most // f)) for f in (1, 2, 4))
+        # The gaps shrink by a factor at each doubling: all that are still to come.
+        shrink = float((half - best).sum() / (quarter - half).sum().clamp(min=1e-300))
+        shrink = min(max(shrink, SHRINK[0]), SHRINK[1])
+        limit = (best - shrink / (1 - shrink) * (half - best)).maximum(self._noise[rows])
+
+        def over(found: Tensor) -> Tensor:
+            return (found / limit).sqrt() - 1
+
+        # Where all own neighbours there are do not bring it down so far, what they do is enough.
+        excess = max(excess, float(over(best).median()))
 
         def good(found: Tensor) -> bool:
-            over = (found / limit).sqrt() - 1
-            return float(over.median()) <= excess and float(over.mean()) <= TAIL * excess
+            return (
+                float(over(found).median()) <= excess and float(over(found).mean()) <= TAIL * excess
+            )
 
         # Fewer of its own can only be worse: from many to few, while they are enough.
         enough = most
         for m in sorted((way.neighbours for way in WAYS if way.own), reverse=True):
             if m < most:
-                if not good(half if m == most // 2 else self._left_out(rows, Way(True, m))):
+                known = {most // 2: half, most // 4: quarter}
+                if not good(known[m] if m in known else self._left_out(rows, Way(True, m))):
                     break
                 enough = m
         for way in WAYS:

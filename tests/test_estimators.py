@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
@@ -18,9 +19,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import reference
 from megagp import GPRegressor, load
-from megagp.kernels import RBF, Matern32
+from megagp.kernels import RBF, Kernel, Matern32, Positive
+from megagp.posterior import VARIANCES
 from megagp.scores import score
 from megagp.solvers import ConvergenceWarning
+from megagp.storage import StorageError, kernel_to_json, read, write
 
 NOISE = 0.02
 
@@ -114,6 +117,27 @@ def test_universal_kriging():
     found, std = model.predict(X_new, return_std=True, latent=True)
     np.testing.assert_allclose(found, mean, rtol=1e-8)
     np.testing.assert_allclose(std, np.sqrt(np.diag(C)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("noise_variance", [1e-4, 1e-3, 1e-2])
+def test_variances_at_default_settings_are_not_below_the_dense_ones(noise_variance):
+    """By products alone, with the uncertainty of the constant mean, whose solve has a tolerance."""
+    X, y = data(2000, d=3, noise=np.sqrt(noise_variance))
+    inside, around = data(200, d=3, seed=1)[0], 3 * data(50, d=3, seed=2)[0]
+    X_new = np.concatenate([inside, around, X[:50]])
+    model = GPRegressor(random_state=0).fit(X, y)
+    kernel, posterior = model.kernel_, model.posterior_
+    Z, Z_new = posterior.X.numpy(), model._whitened(X_new).numpy()
+    K_hat = reference.matrix(kernel, Z, Z) + np.diag(posterior.noise.numpy())
+    K, h = reference.matrix(kernel, Z, Z_new), np.ones(len(Z))
+    u = 1 - K.T @ np.linalg.solve(K_hat, h)
+    of_trend = u**2 / (h @ np.linalg.solve(K_hat, h))
+    prior = reference.matrix(kernel, Z_new, Z_new).diagonal()
+    latent = prior - np.sum(K * np.linalg.solve(K_hat, K), axis=0) + of_trend
+    scale = float(model._y_whitening.scale[0])
+    for noise in (0.0, model.noise_variance_):
+        std = model.predict(X_new, return_std=True, latent=noise == 0)[1]
+        assert (std / (scale * np.sqrt(latent + noise))).min() > 1 - 1e-3
 
 
 def test_units_do_not_matter():
@@ -263,6 +287,35 @@ def test_noise_is_not_what_varies_where_there_is_none():
     assert model.noise_model_ == "constant"
 
 
+def test_without_training_the_noise_is_the_one_given():
+    """Below the floor too; with training, that is where it starts."""
+    X, y = data(200)
+    X_new = data(20, seed=1)[0]
+    model = fixed().set_params(noise_variance=1e-6, noise_floor=0.1).fit(X, y)
+    assert model.noise_variance_ == pytest.approx(1e-6)
+    np.testing.assert_allclose(model.predict(X_new), dense(X, y, X_new, 1e-6)[0], rtol=1e-6)
+    seen = []
+    GPRegressor(noise_variance=1e-6, noise_floor=0.1, on_step=seen.append, random_state=0).fit(X, y)
+    assert min(step.noise_variance for step in seen) >= 0.1 * (1 - 1e-9)
+
+
+def test_varying_noise_without_training_may_be_below_the_floor():
+    X, y, _ = uneven(600)
+    model = fixed(noise_model="varying", noise_floor=0.2).set_params(noise_variance=0.05).fit(X, y)
+    assert model.noise_model_ == "varying"
+    assert model.noise_variance_ < 0.2
+
+
+def test_noise_is_a_share_of_the_variance_of_y_if_whitened():
+    X, y = data(60)
+    for whiten, variance in ((True, 0.02 * 9 * y.var()), (False, 0.02)):
+        model = fixed(whiten=whiten, mean="constant").fit(X, 3 * y)
+        (_, std), (_, latent) = (
+            model.predict(X[:5], return_std=True, latent=latent) for latent in (False, True)
+        )
+        np.testing.assert_allclose(std**2 - latent**2, variance, rtol=1e-6)
+
+
 def test_noise_scale_is_a_repeated_measurement():
     # Twice as precise is the same as measured twice, for the function.
     X, y = data(60)
@@ -343,9 +396,17 @@ def test_kernel_given_is_a_start_and_stays_as_it_is():
 
 @pytest.mark.parametrize(
     "case",
-    ["one row", "constant column", "constant y", "duplicates", "more columns than rows"],
+    [
+        "one row",
+        "constant column",
+        "constant y",
+        "opposite outputs",
+        "duplicates",
+        "more columns than rows",
+    ],
 )
-def test_odd_data_has_defined_results(case):
+@pytest.mark.parametrize("variance", VARIANCES)
+def test_odd_data_has_defined_results(case, variance):
     X, y = data(40)
     if case == "one row":
         X, y = X[:1], y[:1]
@@ -353,11 +414,13 @@ def test_odd_data_has_defined_results(case):
         X = np.column_stack([X, np.full(len(X), 1e6)])
     elif case == "constant y":
         y = np.full(len(y), 3.0)
+    elif case == "opposite outputs":
+        y = np.column_stack([y, -y])
     elif case == "duplicates":
         X, y = np.repeat(X, 3, axis=0), np.repeat(y, 3)
     else:
         X, y = np.random.default_rng(0).normal(size=(5, 30)), np.arange(5.0)
-    model = GPRegressor(random_state=0).fit(X, y)
+    model = GPRegressor(variance=variance, random_state=0).fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert (std >= 0).all()
@@ -371,6 +434,27 @@ def test_an_unconverged_solve_warns_with_a_remedy():
     with pytest.warns(ConvergenceWarning, match=r"relative residual .* raise max_iter"):
         model = fixed(max_iter=2, rtol=1e-6, rank=10).fit(X, y)
     assert model.diagnostics_["precompute"]["status"] == "MAX_ITER"
+
+
+def test_diagnostics_tell_plan_and_work_apart():
+    X, y = data(120)
+    seen = []
+    model = GPRegressor(training="lbfgs", steps=90, on_step=seen.append, random_state=0).fit(X, y)
+    (phase,) = model.diagnostics_["phases"]
+    assert phase["steps_at_most"] == 90
+    assert len(seen) <= phase["evaluations"] < 90
+    assert "steps" not in phase
+    legs = GPRegressor(random_state=0, subset=1000).fit(*data(1700)).diagnostics_["phases"]
+    assert legs[-1]["steps_at_most"] == 12  # three, and nine more that must each be worth it
+
+
+def test_diagnostics_have_the_share_of_pairs_that_are_culled():
+    X, y = data(2200)
+    near = fixed().fit(X, y).diagnostics_["culled_fraction"]
+    X[::2] += 1000.0  # half of all pairs are out of the kernel's reach
+    apart = fixed().fit(X, y).diagnostics_["culled_fraction"]
+    assert near == 0.0
+    assert 0.3 < apart <= 0.5
 
 
 @pytest.mark.parametrize(
@@ -414,7 +498,192 @@ def test_saved_and_loaded_to_the_last_bit(tmp_path):
             strict=True,
         ):
             assert np.array_equal(a, b), method
-    again.fit(X, y)  # the settings came along
+
+
+def parameters(model):
+    """All that a file keeps, kernels as JSON."""
+    unsaved = ("verbose", "distributed", "checkpoint", "on_step")
+    found = {k: v for k, v in model.get_params().items() if k not in unsaved}
+    kernel = found.pop("kernel")
+    return {**found, "kernel": None if kernel is None else kernel_to_json(kernel)}
+
+
+@pytest.mark.parametrize("kernel", [None, RBF(0.5).freeze("lengthscale")], ids=["default", "own"])
+def test_a_loaded_model_is_the_estimator_that_was_saved(kernel, tmp_path):
+    X, y = data(1700)
+    X = np.exp(3 * X)  # a few values far from all others
+    settings = {"subset": 1600, "mean": "linear", "neighbours": 20, "random_state": 3}
+    model = GPRegressor(kernel, **settings).fit(X, y)
+    model.save(tmp_path / "model.mgp")
+    again = load(tmp_path / "model.mgp")
+    assert parameters(again) == parameters(model)
+    assert kernel_to_json(again.kernel_) == kernel_to_json(model.kernel_)
+    fresh = clone(again).fit(X, y)
+    assert fresh.inputs_ == again.inputs_ == ("ranks" if kernel is None else "standard")
+    assert np.array_equal(fresh.predict(X[:20]), model.predict(X[:20]))
+
+
+def test_settings_of_numpy_are_saved_as_numbers(tmp_path):
+    X, y = data(60)
+    model = GPRegressor(
+        mean=np.str_("linear"),
+        whiten=np.bool_(True),
+        steps=np.int64(50),
+        subset=np.int32(500),
+        rtol=np.float32(0.01),
+        max_iter=np.int64(300),
+        neighbours=np.int64(20),
+        checkpoint=tmp_path / "run",
+        random_state=np.int64(0),
+    ).fit(X, y)
+    model.save(tmp_path / "model.mgp")
+    again = load(tmp_path / "model.mgp")
+    assert parameters(again) == parameters(model)
+    assert (type(again.random_state), type(again.whiten)) == (int, bool)
+    assert np.array_equal(again.predict(X), model.predict(X))
+
+
+def test_files_without_the_kernel_that_was_given_have_the_learned_one(tmp_path):
+    X, y = data(50)
+    model = GPRegressor(random_state=0).fit(X, y)
+    model.save(tmp_path / "model.mgp")
+    header, tensors = read(tmp_path / "model.mgp")
+    del header["kernel"]
+    write(tmp_path / "old.mgp", header, tensors)
+    again = load(tmp_path / "old.mgp")
+    assert kernel_to_json(again.kernel) == kernel_to_json(model.kernel_)
+    assert np.array_equal(again.predict(X), model.predict(X))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Header and tensors of a model of 40 points with 2 columns, inputs by rank."""
+    path = tmp_path_factory.mktemp("saved") / "model.mgp"
+    X, y = data(40)
+    model = GPRegressor(training="none", inputs="ranks", random_state=0)
+    model.fit(pd.DataFrame(X, columns=["a", "b"]), y).save(path)
+    return read(path)
+
+
+def changed(header, key, value):
+    """The header with another value for "a.b"; ... for none at all."""
+    header = json.loads(json.dumps(header))
+    *path, last = key.split(".")
+    inner = header
+    for name in path:
+        inner = inner[name]
+    inner[last] = value
+    if value is ...:
+        del inner[last]
+    return header
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model", "GPClassifier", "model: expected one of GPRegressor"),
+        ("posterior", ..., "posterior: expected in the header"),
+        ("posterior.kernel", ..., "kernel: expected in the header"),
+        ("posterior.mean", "cubic", "mean: expected one of"),
+        ("posterior.mean", "linear", "trend_coefficients: expected"),
+        ("posterior.rtol", "0.01", "rtol: expected float, got str"),
+        ("posterior.rtol", -1.0, "rtol: expected a positive number, got -1.0"),
+        ("posterior.max_iter", 1.5, "max_iter: expected int, got float"),
+        ("posterior.max_iter", 0, "max_iter: expected at least 1, got 0"),
+        ("posterior.neighbours", -1, "neighbours: expected at least 0, got -1"),
+        ("posterior.engine", None, "engine: expected str, got NoneType"),
+        ("kernel", "RBF", "kernel: expected dict or NoneType, got str"),
+        ("kernel", {}, "hyperparameters: expected in the header"),
+        ("settings", [], "settings: expected dict, got list"),
+        ("settings.colour", "red", "settings: expected those of GPRegressor, got .'colour'."),
+        ("settings.mean", "cubic", "mean: expected one of"),
+        ("settings.rtol", 0.0, "rtol: expected a positive number, got 0.0"),
+        ("random_state", "0", "random_state: expected int or NoneType, got str"),
+        ("noise_variance", -0.1, "noise_variance: expected a positive number, got -0.1"),
+        ("log_marginal_likelihood", None, "log_marginal_likelihood: expected float"),
+        ("diagnostics", [], "diagnostics: expected dict, got list"),
+        ("extra", ..., "extra: expected in the header"),
+        ("n_samples", True, "n_samples: expected int, got bool"),
+        ("n_iter", "3", "n_iter: expected int, got str"),
+        ("one_output", 1, "one_output: expected bool, got int"),
+        ("feature_names", ["a"], "feature_names: expected 2 names, got 1"),
+        ("feature_names", ["a", 2], "feature_names: expected 2 names"),
+    ],
+)
+def test_headers_that_were_tampered_with_are_refused(saved, tmp_path, key, value, message):
+    header, tensors = saved
+    write(tmp_path / "bad.mgp", changed(header, key, value), tensors)
+    with pytest.raises(StorageError, match=message):
+        load(tmp_path / "bad.mgp")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("X", lambda X: X[:0], "X: expected at least one row and column, got 0 x 2"),
+        ("X", lambda X: X[:, 0], "X: expected torch.float64 of shape"),
+        ("X", lambda X: X.float(), "X: expected torch.float64 of shape"),
+        ("X", lambda X: X[:7], "weights: expected"),
+        ("X", lambda X: X[:, :1], "expected"),
+        ("weights", lambda W: W[:-1], "weights: expected"),
+        ("weights", lambda W: W.repeat(1, 2), "trend_coefficients: expected"),
+        ("noise", lambda v: -v, "noise: expected positive variances"),
+        ("noise", lambda v: 0 * v, "noise: expected positive variances"),
+        ("noise", lambda v: v[:1], "noise: expected"),
+        ("pivots", lambda i: i - 1, "pivots: expected indices below 40"),
+        ("pivots", lambda i: i + 1, "pivots: expected indices below 40"),
+        ("pivots", lambda i: i.double(), "pivots: expected torch.int64"),
+        ("trend_weights", lambda G: G[:, :0], "trend_weights: expected"),
+        ("trend_covariance", lambda C: C[:0], "trend_covariance: expected"),
+        ("x_centre", lambda c: c[:1], "x_centre: expected"),
+        ("x_scale", lambda s: 0 * s, "x_scale: expected finite numbers, scales positive"),
+        ("x_scale", lambda s: -s, "x_scale: expected finite numbers, scales positive"),
+        ("y_scale", lambda s: 0 * s, "y_scale: expected finite numbers, scales positive"),
+        ("y_scale", lambda s: s.repeat(2), "y_scale: expected"),
+        ("x_knots", lambda k: k.flip(0), "x_knots: expected increasing columns"),
+        ("x_knots", lambda k: k[:0], "x_knots: expected increasing columns"),
+        ("x_scores", lambda s: s[:-1], "x_scores: expected"),
+    ],
+)
+def test_tensors_that_were_tampered_with_are_refused(saved, tmp_path, name, change, message):
+    header, tensors = saved
+    write(tmp_path / "bad.mgp", header, {**tensors, name: change(tensors[name])})
+    with pytest.raises(StorageError, match=message):
+        load(tmp_path / "bad.mgp")
+
+
+def test_tensors_that_are_missing_or_not_finite_are_refused(saved, tmp_path):
+    header, tensors = saved
+    for name in tensors.keys() - {"x_knots"}:
+        rest = {key: T for key, T in tensors.items() if key != name}
+        write(tmp_path / "bad.mgp", header, rest)
+        with pytest.raises(StorageError, match=f"{name}: expected among the tensors"):
+            load(tmp_path / "bad.mgp")
+    for name in ("x_scale", "y_scale", "x_centre", "y_centre"):
+        with pytest.raises(StorageError, match=f"{name}.*expected finite"):
+            GPRegressor.restore(header, {**tensors, name: tensors[name] / 0})
+
+
+class Cauchy(Kernel):
+    lengthscale = Positive()
+
+    def evaluate(self, X, Z):
+        return 1 / (1 + torch.cdist(X, Z).square() / self.lengthscale**2)
+
+
+def test_own_kernels_are_saved_by_name_or_refused(tmp_path):
+    X, y = data(30)
+    model = GPRegressor(Cauchy(), random_state=0).fit(X, y)
+    model.save(tmp_path / "model.mgp")
+    with pytest.raises(StorageError, match=r'load\(path, kernels=\{"Cauchy": Cauchy\}\)'):
+        load(tmp_path / "model.mgp")
+    again = load(tmp_path / "model.mgp", kernels={"Cauchy": Cauchy})
+    assert parameters(again) == parameters(model)
+    kernel = Cauchy()
+    kernel.table = [1.0]
+    model = GPRegressor(kernel, random_state=0).fit(X, y)
+    with pytest.raises(StorageError, match=r"Cauchy\.table: expected a number, text, bool or None"):
+        model.save(tmp_path / "other.mgp")
 
 
 def test_memory_of_many_predictions_is_bounded():
@@ -434,6 +703,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) * 1024 < 500e6
+
+
+def test_joint_covariances_are_asked_for_within_memory(monkeypatch):
+    X, y = data(100)
+    model = fixed().fit(X, y)
+    monkeypatch.setattr("megagp.posterior.exact_variance.SOLUTIONS_BUDGET", 4 * 100 * 20)
+    assert model.predict(X[:20], return_cov=True)[1].shape == (20, 20)
+    for ask in (lambda: model.predict(X[:21], return_cov=True), lambda: model.sample_y(X[:21])):
+        with pytest.raises(ValueError, match=r"at most 20 rows .* given 100 points, got 21"):
+            ask()
 
 
 def test_long_fits_say_beforehand_what_they_will_take(monkeypatch, capsys):

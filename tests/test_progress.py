@@ -126,9 +126,15 @@ def test_a_terminal_is_kept_up_to_date_and_left_clean(time, monkeypatch):
 
     stream = Terminal()
     progress = Progress(1, stream)
-    run(progress, time)
+    # The line is drawn when told to, not eight times a second of a clock that is not ours.
+    run(progress, time, lambda left: progress._live.refresh())
     assert progress._live is None
     shown = stream.getvalue()
+    assert "megagp: subset | step 1/4 | time left: measuring" in shown
+    assert "megagp: subset | step 1/4 | CG 1: residual 0.1 | time left: measuring" in shown
+    assert "megagp: subset | step 2/4 | loss 1.2500 | CG 3: residual 0.1 | time left 37 s" in shown
+    assert "megagp: all | step 2/3 | loss 1.2500 | CG 2: residual 0.1 | time left 20 s" in shown
+    assert "megagp: precompute | step 1/1 | loss 1.2500 | time left 5 s" in shown
     assert "megagp: all: 30.0 s" in shown
 
 

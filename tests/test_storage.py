@@ -62,6 +62,16 @@ def test_round_trip(path):
         assert torch.equal(found[name], tensor)
 
 
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    header = {"n": np.int64(3), "x": np.float32(0.5), "yes": np.bool_(True), "name": np.str_("a")}
+    write(tmp_path / "m", header, {})
+    found = read(tmp_path / "m")[0]
+    assert {k: found[k] for k in header} == {"n": 3, "x": 0.5, "yes": True, "name": "a"}
+    assert found["yes"] is True
+    with pytest.raises(StorageError, match="header: expected JSON"):
+        write(tmp_path / "m", {"x": np.float32("nan")}, {})
+
+
 def test_only_the_file_is_left_and_it_has_the_usual_rights(path):
     assert [p.name for p in path.parent.iterdir()] == ["model.mgp"]
     (path.parent / "plain").touch()

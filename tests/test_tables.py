@@ -99,6 +99,8 @@ def test_spreadsheet_habits(tmp_path):
     path.write_bytes("\ufeffÄ,b\r\n1,2\r\n3,4".encode())
     assert column_names(path) == ["Ä", "b"]
     assert read(path, ["b", "Ä"]).tolist() == [[2, 1], [4, 3]]
+    path.write_text("a,b\n1 , 2\n\t3,4\n")
+    assert read(path, ["a", "b"]).tolist() == [[1, 2], [3, 4]]
 
 
 def fails(path, *fragments):
@@ -121,6 +123,9 @@ def fails(path, *fragments):
         ("a,a\n1,2\n", ["distinct column names", "a twice"]),
         ("a,b\n1,2\n3\n", ["Expected 2 columns, got 1"]),
         ("a,b\n1,2\n3,red\n4,blue\n", ["column 'b'", "'red' in row 2", "drop the column"]),
+        ("a,b\n1 ,2\n3,red", ["column 'b'", "'red' in row 2"]),
+        ("a,b\n1,2\n1_000,3\n", ["column 'a'", "'1_000' in row 2", "turn it into numbers"]),
+        ("a,b\n1,\u0661\n", ["column 'b'", "'\u0661' in row 1"]),  # an Arabic 1
         ("a,b\n1,2\n,3\n4,NA\nnan,5\n", ["column 'a'", "2 missing", "of 4", "first in row 2"]),
         ("a,b\n1,2\n3,inf\n", ["column 'b'", "1 missing or infinite of 2", "row 2"]),
         (b"\xe4,b\n1,2\n", ["UTF-8"]),
@@ -181,6 +186,33 @@ def test_npz_of_nonsense(tmp_path, content):
     path = tmp_path / "t.npz"
     path.write_bytes(content)
     fails(path, "expected an .npz file")
+
+
+def damaged(content):
+    """Cut short, or with one byte changed, at places all over the file."""
+    yield from (content[:end] for end in range(0, len(content), 13))
+    for at in range(0, len(content), 3):
+        for bits in (0x01, 0x20, 0xFF):
+            yield content[:at] + bytes([content[at] ^ bits]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz(tmp_path, save):
+    """One line that says so, or what was saved: some bytes of a zip file are read by nobody."""
+    path = tmp_path / "t.npz"
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    save(path, X=X, y=X[:, 0])
+    said = []
+    for content in damaged(path.read_bytes()):
+        path.write_bytes(content)
+        try:
+            names = column_names(path)
+            np.testing.assert_array_equal(read(path, names), X[:, [0, 1, 0][: len(names)]])
+        except TableError as error:
+            said.append(str(error))
+    assert len(said) > 500
+    assert all(message.startswith(f"{path}: expected") for message in said)
+    assert not any("\n" in message for message in said)
 
 
 def test_truncated_gzip(tmp_path):

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -158,7 +159,7 @@ def kernel_from_json(
 
 def _dump(header: Mapping[str, Any]) -> str:
     try:
-        document = json.dumps(header, allow_nan=False)
+        document = json.dumps(header, allow_nan=False, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise StorageError(
             f"header: expected JSON (finite numbers, text, lists, dicts with text keys), "
@@ -170,6 +171,13 @@ def _dump(header: Mapping[str, Any]) -> str:
             "put large arrays among the tensors"
         )
     return document
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, as searches over settings yield them, as one of Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"an object of {type(value).__name__}")
 
 
 def _writable(name: str, tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
@@ -146,13 +147,7 @@ def _guarded(path: Path, step: Callable[[Path], Any]) -> Any:
         return step(path)
     except TableError:
         raise
-    except (
-        pyarrow.ArrowException,
-        OSError,
-        ValueError,
-        EOFError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise TableError(
             f"{path}: expected {WANTED[format_of(path)]}, got: {str(error).strip()}"
         ) from None
@@ -220,16 +215,30 @@ def _name_bad_value(path: Path, names: list[str]) -> None:
     row = 1
     for batch in _csv_batches(path, names, pyarrow.string()):
         for name, column in zip(names, batch.columns, strict=True):
-            try:
-                column.cast(pyarrow.float64())
-            except pyarrow.ArrowInvalid:
-                values = column.to_pylist()
-                at = next(i for i, v in enumerate(values) if v is not None and not _is_number(v))
+            at = _first_bad(column)
+            if at is not None:
                 raise TableError(
-                    f"{path}: column {name!r}: expected numbers, got {values[at]!r} in row "
+                    f"{path}: column {name!r}: expected numbers, got {column[at].as_py()!r} in row "
                     f"{row + at}; {MENDED}"
-                ) from None
+                )
         row += len(batch)
+
+
+def _first_bad(column: Any) -> int | None:
+    # What is a number is for arrow to say, which read the table: Python's float takes 1_000 too.
+    # Spaces and tabs around a number are trimmed by arrow's reader, but not by its cast.
+    trimmed = pyarrow.compute.utf8_trim(column, " \t")
+    if _casts(trimmed):
+        return None
+    return next((i for i, value in enumerate(trimmed) if not _casts(value)), None)
+
+
+def _casts(values: Any) -> bool:
+    try:
+        values.cast(pyarrow.float64())
+    except pyarrow.ArrowInvalid:
+        return False
+    return True
 
 
 def _parquet_names(path: Path) -> list[str]:
@@ -272,9 +281,7 @@ def _npz_chunks(path: Path, names: list[str]) -> Iterator[Array]:
 def _arrays(path: Path) -> tuple[Array, Array | None]:
     if not zipfile.is_zipfile(path):
         raise TableError(f"{path}: expected {WANTED['.npz']}, got another kind of file")
-    # Opened here, because numpy leaves a damaged file open.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        found = {name: arrays[name] for name in ("X", "y") if name in arrays}
+    found = _loaded(path)
     if "X" not in found or any(array.dtype.kind not in "fiub" for array in found.values()):
         raise TableError(f"{path}: expected an array X (and y) of numbers, got another; save them")
     X, y = found["X"], found.get("y")
@@ -282,6 +289,21 @@ def _arrays(path: Path) -> tuple[Array, Array | None]:
         shape = "no y" if y is None else f"y of {y.shape}"
         raise TableError(f"{path}: expected X of n x d and y of n, got X of {X.shape}, {shape}")
     return X.astype(np.float64), None if y is None else y.astype(np.float64)
+
+
+def _loaded(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays X and y, as far as the file has them."""
+    try:
+        # Opened here, because numpy leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in ("X", "y") if name in arrays}
+    # A damaged file makes zipfile, zlib and numpy's parser of headers raise errors of any kind.
+    except Exception as error:
+        raise TableError(
+            f"{path}: expected {WANTED['.npz']}, got one that can't be read "
+            f"({type(error).__name__}: {' '.join(str(error).split())}); "
+            "if it is damaged, save it again"
+        ) from None
 
 
 WANTED = {

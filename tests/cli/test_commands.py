@@ -78,6 +78,24 @@ def test_a_model_without_names_takes_columns_in_order(tmp_path):
     fails(run("predict", "m.mgp", "new.csv", "-o", "out.csv"), "expected 2 columns", "got 3")
 
 
+@pytest.mark.parametrize("features", [3, "ab", {"a": 0, "b": 1}, [1, 2], ["a", None], ["a"], []])
+def test_features_that_are_no_names(data, features):
+    model = fake.GPRegressor().fit(np.eye(2), np.array([1.0, 2.0]))
+    model.save("m.mgp", extra={"features": features})
+    said = ["extra.features to be a list of 2 names", f"got {features!r}", "fit the model again"]
+    fails(run("predict", "m.mgp", data, "-o", "out.csv"), *said)
+    fails(run("info", "m.mgp"), *said)
+
+
+@pytest.mark.parametrize("target", [3, ["y"], {"y": 0}])
+def test_a_target_that_is_no_name_is_no_column(data, target):
+    model = fake.GPRegressor().fit(np.eye(2), np.array([1.0, 2.0]))
+    model.save("m.mgp", extra={"features": ["a", "b"], "target": target})
+    result = run("predict", "m.mgp", data, "-o", "out.csv")
+    assert result.exit_code == 0, result.output
+    assert "ignored: y" in result.stderr
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_every_format_in_and_out(tmp_path, ending):
     X = np.random.default_rng(0).standard_normal((30, 2))

@@ -145,7 +145,8 @@ def test_saved_and_loaded_to_the_last_bit(model, tmp_path):
     again = load(tmp_path / "model.mgp")
     assert type(again) is type(model)
     assert again.extra_ == {"unit": "m"}
-    assert again.get_params()["inducing_points"] == 30
+    assert again.get_params() == model.get_params()
+    assert again.kernel is None
     assert (again.n_samples_, again.n_iter_) == (model.n_samples_, model.n_iter_)
     assert again.log_marginal_likelihood_ == model.log_marginal_likelihood_
     assert again.diagnostics_ == json.loads(json.dumps(model.diagnostics_))
@@ -181,6 +182,11 @@ def test_odd_data_has_defined_results(model, case):
     mean, std = clone(model).fit(X, y).predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
+
+
+def test_without_training_the_noise_is_the_one_given():
+    model = fixed(noise_floor=0.1).set_params(noise_variance=1e-3).fit(*data(60))
+    assert model.noise_variance_ == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize("model", SMALL, ids=["sgpr", "svgp"])

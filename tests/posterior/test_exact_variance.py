@@ -1,5 +1,8 @@
 """Variances by solves: exact with exact solves, a bound with any others."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,7 @@ import reference
 from megagp.covariance import Covariance
 from megagp.kernels import Matern32
 from megagp.operator import KernelOperator
-from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
+from megagp.posterior.exact_variance import ExactVariance, most_rows, solve_to_excess
 from megagp.preconditioners import PivotedCholesky
 from megagp.solvers import ConvergenceWarning, SolveResult, Status, solve
 
@@ -88,6 +91,31 @@ def test_chunks_change_nothing():
     small = ExactVariance(solver(K_hat), K_hat.matmul, X, kernel, memory_budget=30_000)
     np.testing.assert_allclose(small.latent(Z), whole.latent(Z), atol=1e-12)
     np.testing.assert_allclose(small.covariance(Z), whole.covariance(Z), atol=1e-12)
+
+
+def test_memory_of_a_covariance_is_that_of_its_solutions():
+    # 800 new points from 20,000: 128 MB for every n x t matrix in float64, 64 MB in float32.
+    code = """
+import resource, torch
+from megagp.kernels import Matern32
+from megagp.posterior.exact_variance import ExactVariance
+from megagp.solvers import SolveResult, Status
+def solve(B):
+    t = B.shape[1]
+    return SolveResult(B / 2, (Status.CONVERGED,) * t, torch.zeros(t).long(), torch.zeros(t))
+X = torch.randn(20_000, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+V = ExactVariance(solve, lambda V: 2 * V, X, Matern32(), memory_budget=16 * 2**20)
+V.covariance(X[:20])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+V.covariance(X[:800])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) * 1024 < 120e6
+
+
+def test_rows_of_a_covariance_are_fewer_for_more_points():
+    assert [most_rows(n) for n in (1, 100_000, 1_000_000, 10**10)] == [5000, 5000, 536, 1]
 
 
 def test_one_point_and_far_points():

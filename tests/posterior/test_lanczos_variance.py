@@ -6,7 +6,7 @@ import torch
 
 import reference
 from megagp.kernels import Constant, Linear, Matern32
-from megagp.posterior.lanczos_variance import LanczosVariance, lanczos
+from megagp.posterior.lanczos_variance import LanczosVariance, lanczos, lanczos_start
 
 CASES = reference.kernel_cases(3)
 
@@ -84,3 +84,10 @@ def test_errors_name_the_argument():
         LanczosVariance(K_hat.matmul, X, Matern32(), noise, start, rank=0)
     with pytest.raises(ValueError, match="start: expected a vector other than 0"):
         LanczosVariance(K_hat.matmul, X, Matern32(), noise, 0 * start)
+
+
+def test_the_start_is_the_sum_of_the_outputs_unless_that_is_nothing():
+    Y = points(50, 2)
+    assert torch.equal(lanczos_start(Y), Y.sum(1))
+    for nothing in (0 * Y, torch.stack([Y[:, 0], -Y[:, 0] * (1 + 1e-7)], dim=1)):
+        assert torch.equal(lanczos_start(nothing), torch.ones(50, dtype=torch.float64))

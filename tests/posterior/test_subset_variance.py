@@ -14,7 +14,14 @@ from megagp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Po
 from megagp.neighbours import Neighbours
 from megagp.posterior.cells import Cells
 from megagp.posterior.kept_factors import KeptFactors
-from megagp.posterior.subset_variance import PER_MEMBER, WAYS, SubsetVariance, Way
+from megagp.posterior.subset_variance import (
+    PER_MEMBER,
+    SHRINK,
+    WAYS,
+    SubsetVariance,
+    Way,
+    extrapolated,
+)
 
 D = 3
 CASES = reference.kernel_cases(D)
@@ -208,6 +215,24 @@ def test_chosen_neighbours_meet_the_excess():
     truth, _ = exact(kernel, X, noise, Z)
     excess = np.sqrt((V.latent(Z).numpy() + 0.01) / (truth + 0.01)) - 1
     assert 0 <= np.median(excess) < 0.03
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.5, 0.66, 0.75, 0.9])
+def test_variances_are_extrapolated_by_how_fast_they_fall(factor):
+    """v + c s^log2(m) has the limit v; a factor s out of bounds counts as the nearest within."""
+    limit, c = torch.tensor([[0.1, 0.5, 2.0], [0.4, 0.01, 1.0]], dtype=torch.float64)
+    quarter, half, best = (limit + c * factor**doublings for doublings in (7, 8, 9))
+    assumed = min(max(factor, SHRINK[0]), SHRINK[1])
+    still = (half - best) * assumed / (1 - assumed)
+    found = extrapolated(quarter, half, best)
+    torch.testing.assert_close(found, best - still)
+    if assumed == factor:
+        torch.testing.assert_close(found, limit)
+
+
+def test_variances_that_no_longer_fall_are_their_own_limit():
+    same = torch.tensor([0.1, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(extrapolated(same, same, same), same)
 
 
 def test_a_way_that_serves_a_few_points_badly_is_not_chosen():

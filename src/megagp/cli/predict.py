@@ -74,8 +74,9 @@ def _columns(fitted: Any, data: Path, say: Any) -> list[str]:
     extra = [name for name in names if name not in wanted]
     if target in extra:
         say(f"column {target!r} is the model's target: ignored")
-    if set(extra) - {target}:
-        say(f"not features of the model, ignored: {', '.join(n for n in extra if n != target)}")
+    others = [name for name in extra if name != target]
+    if others:
+        say(f"not features of the model, ignored: {', '.join(others)}")
     return wanted
 
 
@@ -84,4 +85,13 @@ def feature_names(fitted: Any) -> list[str] | None:
     names = fitted.extra_.get("features")
     if names is None:
         names = getattr(fitted, "feature_names_in_", None)
-    return None if names is None else [str(name) for name in names]
+        return None if names is None else [str(name) for name in names]
+    # `extra` is what whoever saved the model put there.
+    d = fitted.n_features_in_
+    listed = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not listed or len(names) != d:
+        raise ValueError(
+            f"model file: expected extra.features to be a list of {d} names, got {names!r:.60}; "
+            "fit the model again, or save it without"
+        )
+    return list(names)

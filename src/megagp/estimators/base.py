@@ -21,10 +21,19 @@ from typing_extensions import Self
 
 from megagp import distributed
 from megagp.distributed import ALONE, Ranks
-from megagp.kernels import Kernel, Matern32
+from megagp.kernels import Hyperparameter, Kernel, Matern32
 from megagp.normal_scores import NormalScores
 from megagp.progress import Progress
-from megagp.storage import PathLike, StorageError, require, require_tensor, write
+from megagp.storage import (
+    DAMAGED,
+    PathLike,
+    StorageError,
+    kernel_from_json,
+    kernel_to_json,
+    require,
+    require_tensor,
+    write,
+)
 from megagp.training import start_lengthscale
 from megagp.whitening import Whitening
 
@@ -32,7 +41,7 @@ Array = NDArray[np.float64]
 
 # softplus(0): where the paper's implementation starts lengthscale, outputscale and noise.
 PAPER_START = math.log(2.0)
-# Parameters that a file has elsewhere, or that are this process's and not the model's.
+# Parameters that a file has by themselves, or that are this process's and not the model's.
 UNSAVED = ("kernel", "random_state", "verbose", "distributed", "checkpoint", "on_step")
 
 
@@ -48,12 +57,16 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     _unpack: ClassVar[staticmethod[..., Any]]
     # What becomes of inputs after whitening, if anything.
     _x_scores: NormalScores | None = None
+    # How hyperparameters are learned; None for regressors that know one way.
+    training: str | None = None
     # Whether ranks share the work; None for regressors that have no such setting.
     distributed: bool | None = None
 
     kernel: Kernel | None
     ard: bool
     whiten: bool
+    noise_variance: float
+    noise_floor: float
     random_state: int | np.random.RandomState | None
     verbose: int
 
@@ -101,8 +114,9 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
             {
                 "model": type(self).__name__,
                 "posterior": header,
+                "kernel": None if self.kernel is None else kernel_to_json(self.kernel),
                 "settings": {name: getattr(self, name) for name in self.saved_settings()},
-                "random_state": self.random_state if isinstance(self.random_state, int) else None,
+                "random_state": self._whole_random_state(),
                 "feature_names": None if names is None else [str(name) for name in names],
                 "one_output": self._one_output,
                 "n_samples": self.n_samples_,
@@ -130,14 +144,18 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         posterior = cls._unpack(require(header, "posterior", dict), tensors, kernels)
         d, p = posterior.d, posterior.weights.shape[1]
         model = cls(
-            kernel=posterior.kernel.copy(),
+            kernel=_given_kernel(header, posterior.kernel, kernels),
             random_state=require(header, "random_state", int, type(None)),
             **settings,
         )
         model._check_settings()
         model.posterior_ = posterior
         model.kernel_ = posterior.kernel
-        model.noise_variance_ = float(require(header, "noise_variance", float))
+        noise = model.noise_variance_ = float(require(header, "noise_variance", float))
+        if not 0 < noise < math.inf:
+            raise StorageError(
+                f"noise_variance: expected a positive number, got {noise}; {DAMAGED}"
+            )
         model.log_marginal_likelihood_ = float(require(header, "log_marginal_likelihood", float))
         model.diagnostics_ = require(header, "diagnostics", dict)
         model.extra_ = require(header, "extra", dict)
@@ -152,12 +170,8 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         model._one_output = require(header, "one_output", bool)
         if model._one_output and p != 1:
             raise StorageError(f"weights: expected one column, got {p}")
-        model._x_whitening = Whitening(
-            require_tensor(tensors, "x_centre", d), require_tensor(tensors, "x_scale", d)
-        )
-        model._y_whitening = Whitening(
-            require_tensor(tensors, "y_centre", p), require_tensor(tensors, "y_scale", p)
-        )
+        model._x_whitening = _whitening(tensors, "x", d)
+        model._y_whitening = _whitening(tensors, "y", p)
         if "x_knots" in tensors:
             q = len(tensors["x_knots"])
             knots = require_tensor(tensors, "x_knots", q, d)
@@ -206,6 +220,16 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
         """One for each input, or one for all."""
         return np.full(X.shape[1] if self.ard else (), start_lengthscale(X))
 
+    @property
+    def _least_noise(self) -> float:
+        """What the noise variance is at least; without training, one that was given holds."""
+        if self.training == "none":
+            return min(self.noise_variance, self.noise_floor)
+        return self.noise_floor
+
+    def _start_noise(self) -> Hyperparameter:
+        return Hyperparameter("noise_variance", max(self.noise_variance, self._least_noise))
+
     def _ranks(self) -> Ranks:
         """Those that share the work."""
         return distributed.current() if self.distributed else ALONE
@@ -218,6 +242,11 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
     def _seed(self, ranks: Ranks = ALONE) -> int:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return int(ranks.agree(torch.tensor(seed)))
+
+    def _whole_random_state(self) -> int | None:
+        """The seed, if it is a number, which alone a file can hold."""
+        seed = self.random_state
+        return int(seed) if isinstance(seed, numbers.Integral) else None
 
     def _in_units_of_y(self, log_likelihood: float) -> float:
         """The log likelihood of all of Y from that of whitened Y."""
@@ -254,6 +283,28 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
                 raise ValueError(
                     f"{name}: expected a whole number >= {least}{alternative}, got {value!r}"
                 )
+
+
+def _given_kernel(
+    header: Mapping[str, Any], learned: Kernel, kernels: Mapping[str, type[Kernel]] | None
+) -> Kernel | None:
+    """The kernel that training started from, None for the default."""
+    if "kernel" not in header:  # files had the learned one alone
+        return learned.copy()
+    document = require(header, "kernel", dict, type(None))
+    return None if document is None else kernel_from_json(document, kernels)
+
+
+def _whitening(tensors: Mapping[str, Tensor], name: str, columns: int) -> Whitening:
+    """That of inputs, "x", or outputs, "y"."""
+    centre = require_tensor(tensors, f"{name}_centre", columns)
+    scale = require_tensor(tensors, f"{name}_scale", columns)
+    if not bool((centre.isfinite() & scale.isfinite() & (scale > 0)).all()):
+        raise StorageError(
+            f"{name}_centre, {name}_scale: expected finite numbers, scales positive, got others; "
+            f"{DAMAGED}"
+        )
+    return Whitening(centre, scale)
 
 
 def one_of(name: str, value: str, allowed: Sequence[str]) -> str:

@@ -18,7 +18,8 @@ def diagnostics(
         {
             "phase": p.name,
             "points": p.size,
-            "steps": p.steps,
+            # Planned: a leg ends before that when nothing is gained. `evaluations` were made.
+            "steps_at_most": p.steps + p.further,
             "seconds": p.seconds,
             # Of a phase in which no step was worth taking, there is none.
             "loss": p.loss if math.isfinite(p.loss) else None,

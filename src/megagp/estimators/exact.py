@@ -32,6 +32,7 @@ from megagp.posterior import (
     Posterior,
     Scale,
     calibration_factor,
+    most_rows,
     noise_factor,
     pack,
     precompute,
@@ -62,8 +63,6 @@ PROBE_SLACK, LARGEST_PROBE_RTOL = 10.0, 0.1
 TRAINING_ITERATIONS = 200
 # From this many points on, verbose fits say beforehand what they will take.
 FORECAST_FROM = 50_000
-# Joint covariances are dense: m x m float64, with a solve for every point.
-COVARIANCE_LIMIT = 5000
 # Lengthscales of the smooth part of the kernel over those of the rough one, at the start.
 ROUGH_TO_SMOOTH = 3.0
 INPUTS = ("auto", "standard", "ranks")
@@ -108,7 +107,9 @@ class GPRegressor(Regressor):
     subset : int
         Points for pretraining, with "pretrain" those of its second leg at most.
     noise_variance, noise_floor : float
-        Start and lower bound of the noise variance, as a share of the variance of y.
+        Start and lower bound of the noise variance: with `whiten` as shares of the variance of
+        y, without in the units of y squared. Training starts from the larger one;
+        training="none" takes noise_variance as it is, however small.
     rtol, training_rtol : float
         Tolerance on relative residuals: of the solve behind predictions, and in training.
     probes : int or None
@@ -158,10 +159,12 @@ class GPRegressor(Regressor):
     inputs_ : "standard" or "ranks"
     log_marginal_likelihood_ : of the training set, in the units of y; from probes for large n
     n_iter_ : evaluations of the likelihood in training
-    diagnostics_ : dict: per phase seconds, steps, iterations, kernel evaluations; residuals
+    diagnostics_ : dict: per phase seconds, evaluations of the likelihood, `steps_at_most` (the
+        plan), iterations, kernel evaluations; the share of pairs that are culled; residuals
     """
 
     posterior_: Posterior
+    training: str
     _pack, _unpack = staticmethod(pack), staticmethod(unpack)
 
     def __init__(
@@ -344,7 +347,7 @@ class GPRegressor(Regressor):
         at = places(X, Y, scale)
         n, d = len(at.first), X.shape[1]
         kernel = self._start_kernel(at.of(X))
-        noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
+        noise = self._start_noise()
         recipe = self._recipe(n)
         seed = self._seed(ranks)
         checkpoint = None
@@ -382,13 +385,13 @@ class GPRegressor(Regressor):
         phases = learned.phases
         factor = None
         if varies:
-            find = partial(noise_factor, level=learned.noise, floor=self.noise_floor, seed=seed)
+            find = partial(noise_factor, level=learned.noise, floor=self._least_noise, seed=seed)
             factor = self._factor(NOISE_PHASE, learned, find, progress, ranks)
         if factor is not None:
             learned.objective.operator.forget()  # what it has kept, before another is made
             level = float(factor.at(X).log().mean().exp())
             factor = factor.times(1 / level)
-            noise = Hyperparameter("noise_variance", max(level * learned.noise, self.noise_floor))
+            noise = Hyperparameter("noise_variance", max(level * learned.noise, self._least_noise))
             learned = learn(noise, factor.at(X), recipe.again(), None)
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
@@ -437,7 +440,7 @@ class GPRegressor(Regressor):
             rows.at.noise_scale,
             recipe=recipe,
             solving=self._solving(ranks),
-            noise_floor=self.noise_floor,
+            noise_floor=self._least_noise,
             seed=seed,
             progress=progress,
             checkpoint=checkpoint,
@@ -540,7 +543,7 @@ class GPRegressor(Regressor):
                 at.noise_scale,
                 mean=self.mean,
                 solving=self._solving(ranks),
-                noise_floor=self.noise_floor,
+                noise_floor=self._least_noise,
                 seed=seed,
                 subset=self.subset,
                 replicates=at.replicates,
@@ -641,10 +644,11 @@ class GPRegressor(Regressor):
         )
 
     def _covariance(self, X_new: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        if len(X_new) > COVARIANCE_LIMIT:
+        n = len(self.posterior_.X)
+        if len(X_new) > most_rows(n):
             raise ValueError(
-                f"X: expected at most {COVARIANCE_LIMIT} rows for a joint covariance, got "
-                f"{len(X_new)}; ask for return_std, or in parts"
+                f"X: expected at most {most_rows(n)} rows for a joint covariance given {n} points, "
+                f"got {len(X_new)}; ask for return_std, or in parts"
             )
         C = self.posterior_.covariance(X_new)
         C.diagonal().add_(noise)

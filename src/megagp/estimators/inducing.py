@@ -23,7 +23,6 @@ from megagp.approximate import (
 )
 from megagp.distributed import Ranks, check_same, spread
 from megagp.estimators.base import Array, Regressor, one_of
-from megagp.kernels import Hyperparameter
 from megagp.mean import MEANS
 from megagp.memory import keep_freed
 from megagp.progress import Progress
@@ -38,8 +37,6 @@ class InducingRegressor(Regressor):
     inducing_points: int
     inducing_start: str
     learn_inducing: bool
-    noise_variance: float
-    noise_floor: float
     jitter: float
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
@@ -101,7 +98,7 @@ class InducingRegressor(Regressor):
         """Hyperparameters and inducing points to start from; positive: as in SVGPRegressor."""
         keep_freed()
         kernel = self._start_kernel(X)
-        noise = Hyperparameter("noise_variance", max(self.noise_variance, self.noise_floor))
+        noise = self._start_noise()
 
         def chosen() -> tuple[dict[str, Any], dict[str, Tensor]]:
             start = self.inducing_start
@@ -109,7 +106,7 @@ class InducingRegressor(Regressor):
 
         Z = ranks.from_first(chosen)[1]["Z"]
         kind = SoftplusParameters if positive == "softplus" else InducingParameters
-        return kind(kernel, noise, self.noise_floor, Z, self.learn_inducing)
+        return kind(kernel, noise, self._least_noise, Z, self.learn_inducing)
 
     def _keep(self, at: Collapsed, parameters: InducingParameters) -> None:
         """The posterior of the collapsed bound."""

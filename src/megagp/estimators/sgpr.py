@@ -58,6 +58,8 @@ class SGPRegressor(InducingRegressor):
     diagnostics_ : dict: per phase seconds and steps; evaluations by precision; jitter
     """
 
+    training: str
+
     def __init__(
         self,
         kernel: Kernel | None = None,

@@ -2,6 +2,7 @@
 
 from megagp.posterior.calibration import calibration_factor, noise_factor
 from megagp.posterior.error_scale import Scale
+from megagp.posterior.exact_variance import most_rows
 from megagp.posterior.left_out import LeftOut, rows_left_out
 from megagp.posterior.posterior import VARIANCES, Posterior
 from megagp.posterior.precompute import precompute
@@ -13,6 +14,7 @@ __all__ = [
     "Posterior",
     "Scale",
     "calibration_factor",
+    "most_rows",
     "noise_factor",
     "pack",
     "precompute",

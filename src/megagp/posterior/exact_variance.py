@@ -27,6 +27,10 @@ MAX_CHUNK = 256
 VECTORS = 12
 # PCG aims a little below, so that its drift does not cost another round.
 MARGIN = 0.8
+# New points between which covariances are found at once: a dense matrix, with a solve for each of
+# them; and bytes that their solutions may take, each of which is needed with every other.
+MOST_ROWS = 5000
+SOLUTIONS_BUDGET = 2 * 2**30
 
 
 class ExactVariance:
@@ -66,21 +70,31 @@ class ExactVariance:
 
     @torch.no_grad()
     def covariance(self, X_new: Tensor) -> Tensor:
-        """The covariance of the function between new points, t x t; O(n t) memory.
+        """The covariance of the function between new points, t x t; 4 n t bytes of memory.
 
         K_** - Wᵀ K_* - K_*ᵀ W + Wᵀ K̂ W = exact covariance + Rᵀ K̂⁻¹ R: symmetric, and positive
         semidefinite within roundoff.
         """
-        K = self._cross(X_new)
         parts = chunks(len(X_new), self._chunk)
-        results = [self._solve(K[:, j].contiguous()) for j in parts]
-        _warn([result for result in results if not result.converged])
-        W = torch.cat([result.x for result in results], dim=1)
+        W = self._solutions(X_new, parts)
         S = KernelOperator(X_new, self._kernel, dtype="float64").block()
-        for j, result in zip(parts, results, strict=True):
-            R = K[:, j] - self._matmul(result.x)
-            S[:, j] -= W.T @ (K[:, j] + R)
+        for j in parts:
+            K = self._cross(X_new[j])
+            K.mul_(2).sub_(self._matmul(W[:, j].double()))  # K + R
+            for i in parts:
+                S[i, j] -= W[:, i].double().T @ K
         return 0.5 * (S + S.T)
+
+    def _solutions(self, X_new: Tensor, parts: list[slice]) -> Tensor:
+        """W, n x t, in float32: the formula holds for any W, and rounding is of second order."""
+        W = self._X.new_empty(len(self._X), len(X_new), dtype=torch.float32)
+        missed = []
+        for j in parts:
+            result = self._solve(self._cross(X_new[j]))
+            missed += [] if result.converged else [result]
+            W[:, j] = result.x
+        _warn(missed)
+        return W
 
     def _cross(self, X_new: Tensor) -> Tensor:
         """k(X, X_new), n x t."""
@@ -136,6 +150,11 @@ def solve_to_excess(
     return SolveResult(
         x, tuple(status), iterations, relative(length(R), length(B)), products=products, R=R
     )
+
+
+def most_rows(n: int) -> int:
+    """New points whose covariance may be asked for, from n training points."""
+    return max(1, min(MOST_ROWS, SOLUTIONS_BUDGET // (4 * n)))
 
 
 def _warn(missed: list[SolveResult]) -> None:

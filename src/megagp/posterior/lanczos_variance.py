@@ -21,6 +21,8 @@ from megagp.operator import KernelOperator
 
 # A direction this much shorter than K̂ q is roundoff: the space is exhausted.
 BREAKDOWN = 1e-10
+# A sum of outputs this much smaller than they are is what rounding in K̂ V has left of it.
+CANCELLED = 1e-5
 
 
 class LanczosVariance:
@@ -46,7 +48,7 @@ class LanczosVariance:
             raise ValueError(f"rank: expected at least 1, got {rank}; the usual is 100")
         if not float(start.norm()) > 0:
             raise ValueError(
-                "start: expected a vector other than 0, got 0; a random one does as well"
+                "start: expected a vector other than 0, got 0; one of ones does as well"
             )
         self._X, self._kernel, self._memory_budget = X, kernel, memory_budget
         Q, T = lanczos(matmul, start, min(rank, len(X)))
@@ -69,6 +71,17 @@ class LanczosVariance:
             K = KernelOperator(X_new[chunk], self._kernel, self._X, dtype="float64")
             variance[chunk] -= K.matmul(self._R).square_().sum(dim=1)
         return variance.clamp_(min=0.0)
+
+
+def lanczos_start(Y: Tensor) -> Tensor:
+    """The vector to start from: the sum of the outputs, n x p to n.
+
+    Ones where that is nothing, since outputs are 0 or cancel: every vector gives a bound.
+    """
+    total = Y.sum(dim=1)
+    if float(total.norm()) > CANCELLED * float(Y.norm()):
+        return total
+    return torch.ones_like(total)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from megagp.mean import basis
 from megagp.operator import KernelOperator
 from megagp.posterior.error_scale import Scale
 from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
-from megagp.posterior.lanczos_variance import LanczosVariance
+from megagp.posterior.lanczos_variance import LanczosVariance, lanczos_start
 from megagp.posterior.left_out import LeftOut, variances_left_out
 from megagp.posterior.subset_variance import SubsetVariance
 from megagp.preconditioners import PivotedCholesky
@@ -178,8 +178,8 @@ class Posterior:
     @cached_property
     def _lanczos(self) -> LanczosVariance:
         K_hat = self._K_hat
-        # Y - H β = K̂ v; several outputs share one cache, started from their sum.
-        start = K_hat.matmul(self.weights).sum(1)
+        # Y - H β = K̂ v; several outputs share one cache.
+        start = lanczos_start(K_hat.matmul(self.weights))
         return LanczosVariance(
             K_hat.matmul, self.X, self.kernel, self.noise, start, rank=LANCZOS_RANK
         )

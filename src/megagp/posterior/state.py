@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,6 +72,10 @@ def unpack(
     pivots = require_tensor(tensors, "pivots", None, dtype=torch.int64)
     if len(pivots) and not 0 <= int(pivots.min()) <= int(pivots.max()) < n:
         raise StorageError(f"pivots: expected indices below {n}, got others")
+    rtol = float(require(header, "rtol", float))
+    if not 0 < rtol < math.inf:
+        raise StorageError(f"rtol: expected a positive number, got {rtol}")
+    neighbours = require(header, "neighbours", int, type(None))
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
     noise_scale, calibration = (
@@ -91,10 +96,16 @@ def unpack(
         weights=weights,
         trend_weights=require_tensor(tensors, "trend_weights", n, q),
         pivots=pivots,
-        rtol=float(require(header, "rtol", float)),
-        max_iter=require(header, "max_iter", int),
-        neighbours=require(header, "neighbours", int, type(None)),
+        rtol=rtol,
+        max_iter=_at_least(1, "max_iter", require(header, "max_iter", int)),
+        neighbours=None if neighbours is None else _at_least(0, "neighbours", neighbours),
         engine=require(header, "engine", str),
         noise_scale=noise_scale,
         calibration=calibration,
     )
+
+
+def _at_least(least: int, name: str, value: int) -> int:
+    if value < least:
+        raise StorageError(f"{name}: expected at least {least}, got {value}")
+    return value

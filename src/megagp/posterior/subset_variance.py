@@ -51,6 +51,9 @@ FOR_FACTORS, FOR_SOME = 3 / 4, 3 / 4
 SAMPLE, REFERENCE = 48, 512
 # By what factor gaps shrink when neighbours are doubled: as 1 / m does, and no slower than that.
 SHRINK = 0.5, 0.75
+# Where no number of own neighbours comes down to the excess, what cells may have more than the most
+# of those have: they are ten times as fast.
+SLACK = 1.15
 TAIL = 2.0  # what the mean excess may be, in terms of the median
 AT_LEAST = 2  # neighbours of a cell for each one that a point of its own would need
 # New points per pass; and rows that any budget has room for.
@@ -84,6 +87,17 @@ WAYS = (
     Way(True, 256),
     Way(True, 512),
 )
+
+
+def extrapolated(quarter: Tensor, half: Tensor, best: Tensor) -> Tensor:
+    """What variances given m / 4, m / 2 and m neighbours come to with ever more of them.
+
+    If they fall by g, s g, s² g, ... as neighbours are doubled, g s / (1 - s) is still to come
+    after a fall of g. s is one number for all points, and within SHRINK.
+    """
+    shrink = float((half - best).sum() / (quarter - half).sum().clamp(min=1e-300))
+    shrink = min(max(shrink, SHRINK[0]), SHRINK[1])
+    return best - shrink / (1 - shrink) * (half - best)
 
 
 class SubsetVariance:
@@ -175,21 +189,18 @@ class SubsetVariance:
         if most < WAYS[0].neighbours:
             return WAYS[0]
         best, half, quarter = (self._left_out(rows, Way(True, most // f)) for f in (1, 2, 4))
-        # The gaps shrink by a factor at each doubling: all that are still to come.
-        shrink = float((half - best).sum() / (quarter - half).sum().clamp(min=1e-300))
-        shrink = min(max(shrink, SHRINK[0]), SHRINK[1])
-        limit = (best - shrink / (1 - shrink) * (half - best)).maximum(self._noise[rows])
+        limit = extrapolated(quarter, half, best).maximum(self._noise[rows])
 
         def over(found: Tensor) -> Tensor:
             return (found / limit).sqrt() - 1
 
         # Where all own neighbours there are do not bring it down so far, what they do is enough.
-        excess = max(excess, float(over(best).median()))
+        least = float(over(best).median())
+        allowed = excess if least <= excess else SLACK * least
 
         def good(found: Tensor) -> bool:
-            return (
-                float(over(found).median()) <= excess and float(over(found).mean()) <= TAIL * excess
-            )
+            median, mean = float(over(found).median()), float(over(found).mean())
+            return median <= allowed and mean <= TAIL * allowed
 
         # Fewer of its own can only be worse: from many to few, while they are enough.
         enough = most

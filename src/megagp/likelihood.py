@@ -59,16 +59,25 @@ class Evaluation:
     rounding: float = 0.0
 
 
-def generalised_least_squares(H: Tensor, Y: Tensor, VH: Tensor, VY: Tensor) -> Trend:
-    """β and its covariance from VH = K̂⁻¹ H and VY = K̂⁻¹ Y."""
-    A = H.T @ VH
+def generalised_least_squares(
+    H: Tensor, Y: Tensor, VH: Tensor, VY: Tensor, R: Tensor | None = None
+) -> Trend:
+    """β and its covariance from VH = K̂⁻¹ H and VY = K̂⁻¹ Y.
+
+    R: H - K̂ VH, where VH is not exact, leaves errors of second order: with the residual S of VY,
+    Hᵀ K̂⁻¹ H = VHᵀ H + Rᵀ VH + Rᵀ K̂⁻¹ R,  Hᵀ K̂⁻¹ Y = VHᵀ Y + Rᵀ VY + Rᵀ K̂⁻¹ S,
+    and the covariance is one from above.
+    """
+    A, B = VH.T @ H, VH.T @ Y
+    if R is not None:
+        A, B = A + R.T @ VH, B + R.T @ VY
     # A column of zeros has the coefficient 0 too.
     scale = torch.where(A.diagonal() > 0, A.diagonal().clamp(min=1e-300).rsqrt(), 0.0)
     eigenvalues, Q = torch.linalg.eigh(scale[:, None] * (0.5 * (A + A.T)) * scale)
     kept = eigenvalues > DEPENDENT * len(A)
     Q = scale[:, None] * Q[:, kept]
     inverse = (Q / eigenvalues[kept]) @ Q.T
-    return Trend(inverse @ (H.T @ VY), inverse)
+    return Trend(inverse @ B, inverse)
 
 
 def stochastic(

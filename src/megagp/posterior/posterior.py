@@ -3,7 +3,10 @@
 Universal kriging, with weights v = K̂⁻¹ (Y - H β) and G = K̂⁻¹ H kept:
 
 mean(x) = h(x)ᵀ β + k(x, X) v
-var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ (Hᵀ K̂⁻¹ H)⁻¹ u,  u = h(x) - Gᵀ k(X, x)
+var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ T u,  u = h(x) - Gᵀ k(X, x),  T = (Hᵀ K̂⁻¹ H)⁻¹
+
+G comes from a solve that leaves R = H - K̂ G. So u is off by Rᵀ K̂⁻¹ k(X, x), and the root of uᵀ T u
+by no more than that of e k(x, x), e = tr(T Rᵀ K̂⁻¹ R), since k(x, X) K̂⁻¹ k(X, x) <= k(x, x).
 """
 
 from __future__ import annotations
@@ -50,8 +53,9 @@ def most_pivots(n: int) -> int:
 class Posterior:
     """All that predictions need, on whitened data.
 
-    X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
-    preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
+    X: n x d. weights: n x p. trend_weights: G, n x q; trend_excess: e, at least, 0 where G is
+    exact. pivots: the points on which the preconditioner and the variance rest. rtol: loosest
+    tolerance of solves for exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
     calibration: what all variances at new points are to be multiplied by, noise included; None for
         1. Those below are before that.
@@ -69,6 +73,7 @@ class Posterior:
     max_iter: int
     neighbours: int | None = None
     engine: str = "auto"
+    trend_excess: float = 0.0
     noise_scale: Scale | None = None
     calibration: Scale | None = None
 
@@ -93,8 +98,7 @@ class Posterior:
         else:
             way = self._lanczos if method == "lanczos" else self._exact
         mean, U = self._mean_and_gap(X_new)
-        of_trend = ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
-        return torch.cat([mean, (way.latent(X_new) + of_trend)[:, None]], dim=1)
+        return torch.cat([mean, (way.latent(X_new) + self._of_trend(X_new, U))[:, None]], dim=1)
 
     def covariance(self, X_new: Tensor) -> Tensor:
         """The covariance of the latent function between new points, m x m, by solves."""
@@ -143,6 +147,14 @@ class Posterior:
         return solve_to_excess(
             self._K_hat, B, self._preconditioner.solve, limit, max_iter=self.max_iter
         )
+
+    def _of_trend(self, X_new: Tensor, U: Tensor) -> Tensor:
+        """The part of variances that is due to β, from above: u as it was found is U, m x q."""
+        found = ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
+        if self.trend_excess == 0:
+            return found
+        prior = self.kernel.on(X_new.device, torch.float64).diagonal(X_new)
+        return (found.sqrt() + (self.trend_excess * prior).sqrt()).square()
 
     def _products(self, X_new: Tensor) -> Tensor:
         """k(X_new, X) [v, G], m x (p + q), in float64: v is large where the noise is small."""

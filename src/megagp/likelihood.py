@@ -68,9 +68,9 @@ def generalised_least_squares(
     Hᵀ K̂⁻¹ H = VHᵀ H + Rᵀ VH + Rᵀ K̂⁻¹ R,  Hᵀ K̂⁻¹ Y = VHᵀ Y + Rᵀ VY + Rᵀ K̂⁻¹ S,
     and the covariance is one from above.
     """
-    A, B = VH.T @ H, VH.T @ Y
+    A, B = H.T @ VH, H.T @ VY
     if R is not None:
-        A, B = A + R.T @ VH, B + R.T @ VY
+        A, B = A + VH.T @ R, VH.T @ Y + R.T @ VY
     # A column of zeros has the coefficient 0 too.
     scale = torch.where(A.diagonal() > 0, A.diagonal().clamp(min=1e-300).rsqrt(), 0.0)
     eigenvalues, Q = torch.linalg.eigh(scale[:, None] * (0.5 * (A + A.T)) * scale)

@@ -7,7 +7,7 @@ import torch
 import reference
 from megagp.engines import NativeEngine, instruction_sets
 from megagp.kernels import RBF, Matern32
-from megagp.posterior.cell_factors import DenseFactors, RowsOfF
+from megagp.posterior.cell_factors import DenseFactors, New, RowsOfF
 from megagp.posterior.kept_factors import KeptFactors
 from megagp.posterior.passing_factors import PassingFactors
 
@@ -26,7 +26,7 @@ class Problem:
     n: training points; k: pivots, n more of them; cells: their numbers of neighbours.
     """
 
-    def __init__(self, kernel, n, k, noise_variance, neighbours, t=7):
+    def __init__(self, kernel, n, k, noise_variance, neighbours, t=7, trend=0):
         rng = np.random.default_rng(n + k)
         self.kernel = kernel
         self.X = torch.from_numpy(rng.normal(size=(n, D)))
@@ -36,7 +36,9 @@ class Problem:
         self.x = torch.from_numpy(rng.normal(size=(t * len(neighbours), D)))
         self.cell = torch.arange(len(neighbours)).repeat_interleave(t)
         self.N = [torch.from_numpy(rng.permutation(n)[:m]) for m in neighbours]
-        self.prior = kernel.diagonal(self.x)
+        self.Phi = torch.from_numpy(rng.normal(size=(n, trend)))
+        self.phi = torch.from_numpy(rng.normal(size=(len(self.x), trend)))
+        self.prior = kernel.diagonal(self.x) + self.phi.square().sum(1)
         K = torch.from_numpy(reference.matrix(kernel, self.P.numpy(), self.P.numpy()))
         self.C = torch.linalg.cholesky(K + torch.diag(self.noise_P))
         self.F = self.rows(self.X)
@@ -49,24 +51,33 @@ class Problem:
         def rows_of_F(rows):
             return RowsOfF(slice(None), self.F, rows)
 
+        nearest = self.N.__getitem__
         return kind(
-            self.kernel, self.X, self.noise, rows_of_F, self.N.__getitem__, budget, **options
+            self.kernel, self.X, self.noise, rows_of_F, nearest, budget, self.Phi, **options
         )
 
-    def variances(self, factors, at=slice(None)):
+    def new(self, at=slice(None), B=None):
         x = self.x[at]
-        return factors.variances(x, self.prior[at], self.rows(x), self.cell[at])
+        return New(x, self.prior[at], self.rows(x) if B is None else B[at], self.phi[at])
+
+    def variances(self, factors):
+        return factors.variances(self.new(), self.cell)
 
     def given_those_points(self):
-        """k(x, x) - k(x, S) K̂_SS⁻¹ k(S, x), S the pivots and the cell's points."""
+        """k(x, x) - k(x, S) K̂_SS⁻¹ k(S, x), S the pivots and the cell's points.
+
+        Φ Φᵀ adds to covariances given the pivots: there it has rows of zeros.
+        """
         found = []
-        for x, c in zip(self.x, self.cell.tolist(), strict=True):
+        for x, phi, c in zip(self.x, self.phi, self.cell.tolist(), strict=True):
+            Phi = torch.cat([self.Phi.new_zeros(len(self.P), len(phi)), self.Phi[self.N[c]]])
+            Phi, phi = Phi.numpy(), phi.numpy()
             S = torch.cat([self.P, self.X[self.N[c]]]).numpy()
-            K = reference.matrix(self.kernel, S, S)
+            K = reference.matrix(self.kernel, S, S) + Phi @ Phi.T
             K += np.diag(torch.cat([self.noise_P, self.noise[self.N[c]]]).numpy())
-            k = reference.matrix(self.kernel, S, x[None].numpy())[:, 0]
+            k = reference.matrix(self.kernel, S, x[None].numpy())[:, 0] + Phi @ phi
             prior = reference.matrix(self.kernel, x[None].numpy(), x[None].numpy())[0, 0]
-            found.append(prior - k @ np.linalg.solve(K, k))
+            found.append(prior + phi @ phi - k @ np.linalg.solve(K, k))
         return np.array(found)
 
 
@@ -81,6 +92,17 @@ def test_it_is_the_variance_given_those_points(kind, name, noise_variance, instr
     assert np.all(found >= truth - 1e-9 * size)
     observed = np.sqrt((found + noise_variance) / (truth + noise_variance))
     np.testing.assert_allclose(observed, 1, atol=5e-3 if kind is KeptFactors else 1e-3)
+
+
+@pytest.mark.parametrize("trend", [1, 4])
+@pytest.mark.parametrize("kind", [DenseFactors, *NATIVE])
+def test_what_is_not_known_of_the_mean_adds_to_covariances(kind, trend):
+    p = Problem(Matern32([0.5, 0.9, 1.3], 1.7), 140, 30, 0.05, (1, 33, 120), trend=trend)
+    plain = Problem(Matern32([0.5, 0.9, 1.3], 1.7), 140, 30, 0.05, (1, 33, 120))
+    found, truth = p.variances(p.factors(kind)).numpy(), p.given_those_points()
+    assert np.all(found >= truth * (1 - 1e-9))
+    np.testing.assert_allclose(found, truth, rtol=5e-3 if kind is KeptFactors else 1e-6)
+    assert np.all(found > plain.given_those_points())
 
 
 @pytest.mark.parametrize("k", [0, 1, 16, 33, 70])
@@ -152,17 +174,17 @@ def unpacked(factor, m, G=64):
 def test_threads_and_company_change_nothing(kind):
     p = Problem(Matern32(0.8), 200, 30, 1e-3, (100, 90, 120, 64))
     B, factors = p.rows(p.x), p.factors(kind)
-    whole = factors.variances(p.x, p.prior, B, p.cell)
+    whole = factors.variances(p.new(B=B), p.cell)
     before = torch.get_num_threads()
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
             fresh = p.factors(kind)
-            assert torch.equal(fresh.variances(p.x, p.prior, B, p.cell), whole)
+            assert torch.equal(fresh.variances(p.new(B=B), p.cell), whole)
     finally:
         torch.set_num_threads(before)
     for i in range(0, len(p.x), 5):
-        alone = factors.variances(p.x[[i]], p.prior[[i]], B[[i]], p.cell[[i]])
+        alone = factors.variances(p.new([i], B), p.cell[[i]])
         assert float(alone) == float(whole[i])
 
 
@@ -184,7 +206,7 @@ def test_far_from_zero(kind):
     near = p.variances(p.factors(kind))
     p.X, p.x = p.X + 1e5, p.x + 1e5
     factors = p.factors(kind)
-    far = factors.variances(p.x, p.prior, _moved(p), p.cell)
+    far = factors.variances(p.new(B=_moved(p)), p.cell)
     np.testing.assert_allclose(far, near, rtol=1e-6)
 
 

@@ -11,6 +11,7 @@ import torch
 
 import reference
 from megagp.kernels import RBF, Constant, Kernel, Linear, Matern12, Matern32, Positive
+from megagp.mean import basis
 from megagp.neighbours import Neighbours
 from megagp.posterior.cells import Cells
 from megagp.posterior.kept_factors import KeptFactors
@@ -63,6 +64,60 @@ def test_never_below_the_exact_variance(own, name, noise_variance):
     truth, prior = exact(kernel, X, noise, Z)
     assert np.all(found.numpy() >= truth - 1e-8 * prior)
     assert np.all(found.numpy() <= prior)
+
+
+def universal(kernel, X, noise, Z, mean):
+    """The same with the mean's coefficients unknown: uᵀ (Hᵀ K̂⁻¹ H)⁻¹ u more."""
+    latent, prior = exact(kernel, X, noise, Z)
+    H, h = basis(X, mean).numpy(), basis(Z, mean).numpy()
+    K_hat = reference.matrix(kernel, X.numpy(), X.numpy()) + np.diag(noise.numpy())
+    G = np.linalg.solve(K_hat, H)
+    U = h - reference.matrix(kernel, Z.numpy(), X.numpy()) @ G
+    return latent + np.sum(U @ np.linalg.inv(H.T @ G) * U, axis=1), prior
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+@pytest.mark.parametrize("noise_variance", [1e-4, 1.0])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("own", [True, False], ids=["own", "cells"])
+def test_never_below_the_exact_variance_with_an_unknown_mean(own, name, noise_variance, mean):
+    kernel = CASES[name]
+    X = torch.cat([points(150), points(20)])
+    noise = noise_of(X, noise_variance)
+    Z = torch.cat([points(30, seed=1), 5 * points(5, seed=2), X[::17]])
+    settings = {"pivots": torch.arange(0, 170, 9), "neighbours": Way(own, 60)}
+    found = SubsetVariance(X, kernel, noise, **settings, mean=mean).latent(Z).numpy()
+    plain = SubsetVariance(X, kernel, noise, **settings).latent(Z).numpy()
+    truth, prior = universal(kernel, X, noise, Z, mean)
+    size = float(prior.max())
+    assert np.all(found >= truth * (1 - 1e-6) - 1e-7 * size)
+    assert np.all(found >= plain * (1 - 5e-3) - 1e-7 * size)
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+@pytest.mark.parametrize("pivots", [0, 1, 40, 120])
+@pytest.mark.parametrize("budget", [1, 2**22])
+def test_exact_with_an_unknown_mean_when_points_are_all(pivots, mean, budget):
+    X, kernel = points(120), Matern32([0.5, 0.9, 1.3], 1.7)
+    noise = noise_of(X, 0.05)
+    Z = torch.cat([points(20, seed=1), 5 * points(5, seed=2)])
+    chosen = torch.from_numpy(np.random.default_rng(0).permutation(120)[:pivots])
+    settings = {"mean": mean, "neighbours": 120, "memory_budget": budget}
+    found = SubsetVariance(X, kernel, noise, chosen, **settings).latent(Z)
+    np.testing.assert_allclose(found, universal(kernel, X, noise, Z, mean)[0], rtol=1e-4)
+
+
+def test_a_coefficient_that_no_point_tells_anything_of_stays_vague():
+    X = points(60)
+    X[:, 1] = 0.5  # so the slope is known along with the constant alone
+    Z = X[:3].clone()
+    noise, kernel = noise_of(X, 0.05), Matern32(1.0)
+    settings = {"neighbours": 60, "mean": "linear"}
+    V = SubsetVariance(X, kernel, noise, torch.arange(20), **settings)
+    inside = V.latent(Z)
+    np.testing.assert_allclose(inside, exact(kernel, X, noise, Z)[0], atol=0.05)
+    Z[:, 1] += 1
+    assert np.all(V.latent(Z).numpy() > 1e4)
 
 
 @pytest.mark.parametrize("pivots", [0, 1, 40, 119, 120])

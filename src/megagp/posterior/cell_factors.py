@@ -4,7 +4,8 @@ With the pivots eliminated, the training points N of a cell have the covariance
 
     S = K_NN + diag(noise_N) - F_N F_Nᵀ,    and    c = k(N, x) - F_N b    with the new point x.
 
-The variance given the pivots and N is k(x, x) - |b|² - |L⁻¹c|², L Lᵀ = S.
+The variance given the pivots and N is k(x, x) - |b|² - |L⁻¹c|², L Lᵀ = S. What is not known of the
+mean adds ΦᵀΦ to these covariances, with some columns of Φ for each point.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megagp.engines.native import component_inputs
-from megagp.kernels import Kernel
+from megagp.engines.native import FAMILIES, ComponentInput, component_inputs
+from megagp.kernels import Kernel, Linear
 from megagp.neighbours import chunks
 from megagp.operator import KernelOperator
 
@@ -48,11 +49,23 @@ class RowsOfF(NamedTuple):
 GetRows: TypeAlias = Callable[[Tensor], RowsOfF]
 
 
+class New(NamedTuple):
+    """New points: x, t x d; prior: t, their variances; B: t x k, rows of F; trend: Φ, t x q."""
+
+    x: Tensor
+    prior: Tensor
+    B: Tensor
+    trend: Tensor
+
+    def at(self, rows: Tensor) -> New:
+        return New(*(each[rows] for each in self))
+
+
 class CellFactors(ABC):
     """Abstract: new points by cell; factors that are kept take no more than `budget` bytes.
 
-    X, noise: the training points that are no pivots. instruction_set: of the native core, for
-    those that use it; empty for the best the machine has.
+    X, noise: the training points that are no pivots. trend: Φ at those, n x q; None for none.
+    instruction_set: of the native core, for those that use it; empty for the best the machine has.
     """
 
     def __init__(
@@ -63,19 +76,18 @@ class CellFactors(ABC):
         rows_of_F: GetRows,
         nearest: Nearest,
         budget: int,
+        trend: Tensor | None = None,
         instruction_set: str = "",
     ) -> None:
         self._kernel, self._X, self._noise = kernel, X, noise
+        self._trend = X.new_zeros(len(X), 0) if trend is None else trend
         self._rows_of_F, self._nearest = rows_of_F, nearest
         self._budget, self._instruction_set = budget, instruction_set
         self._kept: dict[int, Any] = {}
 
     @abstractmethod
-    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
-        """Latent variances of new points that come sorted by cell.
-
-        x: t x d; prior: t, k(x, x); B: t x k, their rows of F; cell: t.
-        """
+    def variances(self, new: New, cell: Tensor) -> Tensor:
+        """Latent variances of new points that come sorted by cell; cell: t."""
 
     @abstractmethod
     def make(self, cells: Sequence[int]) -> None:
@@ -88,20 +100,28 @@ class CellFactors(ABC):
         size = max(torch.get_num_threads(), ROWS_AT_ONCE // len(self._nearest(runs[0][0])))
         return [runs[part] for part in chunks(len(runs), size)]
 
-    def _given(self, runs: list[Run], x: Tensor, prior: Tensor, B: Tensor) -> tuple[Tensor, Any]:
+    def _given(self, runs: list[Run], new: New) -> tuple[Tensor, Any]:
         """Which new points are those of `runs`, and what the native core takes first."""
         at = torch.cat([torch.arange(run.start, run.stop) for _, run in runs])
         N = [self._nearest(c) for c, _ in runs]
         rows, F, where = self._rows_of_F(torch.cat(N))
         return at, (
-            component_inputs(self._kernel, self._X[rows], x[at]),
+            self._components(rows, new.x[at], new.trend[at]),
             as_array(self._noise[rows]),
             as_array(F),
-            as_array(prior[at]),
-            as_array(B[at]),
+            as_array(new.prior[at]),
+            as_array(new.B[at]),
             np.cumsum([run.stop - run.start for _, run in runs]),
             [as_array(part) for part in torch.split(where, [len(near) for near in N])],
         )
+
+    def _components(self, rows: Tensor | slice, x: Tensor, trend: Tensor) -> list[ComponentInput]:
+        """Terms of the covariance between training points and new ones, for the native core."""
+        terms = component_inputs(self._kernel, self._X[rows], x)
+        if trend.shape[1]:
+            Phi = self._trend[rows]
+            terms.append((FAMILIES[Linear], 1.0, 1.0, as_array(Phi), as_array(trend)))
+        return terms
 
     def _keep(self, cell: int, factor: Any, size: int) -> None:
         if size <= self._budget:
@@ -112,12 +132,13 @@ class CellFactors(ABC):
 class DenseFactors(CellFactors):
     """By torch, in float64; kept first come first served."""
 
-    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
-        out = prior - B.square().sum(dim=1)
+    def variances(self, new: New, cell: Tensor) -> Tensor:
+        out = new.prior - new.B.square().sum(dim=1)
         for c, rows in runs_of(cell):
             N, F_N, L = self._get(c)
-            K = KernelOperator(self._X[N], self._kernel, x[rows], dtype="float64").block()
-            a = torch.linalg.solve_triangular(L, K.addmm_(F_N, B[rows].T, alpha=-1), upper=False)
+            K = KernelOperator(self._X[N], self._kernel, new.x[rows], dtype="float64").block()
+            K.addmm_(F_N, new.B[rows].T, alpha=-1).addmm_(self._trend[N], new.trend[rows].T)
+            a = torch.linalg.solve_triangular(L, K, upper=False)
             out[rows] -= a.square().sum(dim=0)
         return out
 
@@ -139,7 +160,8 @@ class DenseFactors(CellFactors):
         S = KernelOperator(self._X[N], self._kernel, dtype="float64").block()
         scale = float(S.diagonal().max())
         S.diagonal().add_(self._noise[N])
-        return factorise(S.addmm_(F_N, F_N.T, alpha=-1), scale)
+        Phi = self._trend[N]
+        return factorise(S.addmm_(F_N, F_N.T, alpha=-1).addmm_(Phi, Phi.T), scale)
 
 
 def factorise(S: Tensor, scale: float) -> Tensor:

@@ -108,7 +108,6 @@ def solve_to_excess(
     limit: Tensor,
     *,
     max_iter: int,
-    x0: Tensor | None = None,
 ) -> SolveResult:
     """K̂ x = B until rᵀP⁻¹r <= limit (t) for each column, with r = B - K̂x in float64.
 
@@ -116,13 +115,12 @@ def solve_to_excess(
     the noise is small, ‖r‖² / σ² exceeds rᵀK̂⁻¹r by orders of magnitude.
     In float32 first; columns that it leaves above their limit go on in float64.
     """
-    precise, agree = covariance.precise(), covariance.ranks.agree
-    x = torch.zeros_like(B) if x0 is None else x0.clone()
-    R = B.clone() if x0 is None else B - precise.matmul(x0)
-    excess = agree((R * precondition(R)).sum(dim=0))
+    precise = covariance.precise()
+    x, R = torch.zeros_like(B), B.clone()
+    excess = covariance.ranks.agree((R * precondition(R)).sum(dim=0))
     iterations = torch.zeros(B.shape[1], dtype=torch.long)
     status = [Status.CONVERGED] * B.shape[1]
-    products = 0 if x0 is None else B.shape[1]
+    products = 0
     for working in (covariance, precise):
         todo = (excess > limit).nonzero()[:, 0]
         if not len(todo):
@@ -139,7 +137,7 @@ def solve_to_excess(
         )
         trial = x[:, todo] + step.x
         left = B[:, todo] - precise.matmul(trial)
-        found = agree((left * precondition(left)).sum(dim=0))
+        found = covariance.ranks.agree((left * precondition(left)).sum(dim=0))
         # A correction in too low a precision can make things worse: those are not taken.
         fell = found < excess[todo]
         x[:, todo[fell]], R[:, todo[fell]] = trial[:, fell], left[:, fell]

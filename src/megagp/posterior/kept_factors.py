@@ -21,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megagp.engines.native import component_inputs, kept_factor_size, kept_variance, make_kept
+from megagp.engines.native import kept_factor_size, kept_variance, make_kept
 from megagp.neighbours import chunks
 from megagp.posterior.cell_factors import (
     GOOD,
     JITTERS,
     ROUGH,
     CellFactors,
+    New,
     Run,
     as_array,
     not_positive,
@@ -46,8 +47,8 @@ Factor = NDArray[Any]
 class KeptFactors(CellFactors):
     """See above; kept first come first served, while the budget has room."""
 
-    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
-        out = torch.empty_like(prior)
+    def variances(self, new: New, cell: Tensor) -> Tensor:
+        out = torch.empty_like(new.prior)
         runs = runs_of(cell)
         kept = [run for run in runs if run[0] in self._kept]
         fresh = [run for run in runs if run[0] not in self._kept]
@@ -56,7 +57,7 @@ class KeptFactors(CellFactors):
             factors = self._get([c for c, _ in part])
             for dtype in (np.float32, np.float64):
                 same = [run for run in part if factors[run[0]].dtype == dtype]
-                self._by_kept(same, factors, x, prior, B, out)
+                self._by_kept(same, factors, new, out)
             del factors  # before the next are made
         return out
 
@@ -101,7 +102,7 @@ class KeptFactors(CellFactors):
         ]
         quality = make_kept(
             single,
-            component_inputs(self._kernel, self._X[rows], self._X[:0]),
+            self._components(rows, self._X[:0], self._trend[:0]),
             as_array(self._noise[rows]),
             as_array(F),
             [as_array(part) for part in torch.split(where, [len(near) for near in N])],
@@ -114,19 +115,11 @@ class KeptFactors(CellFactors):
         least = GOOD if single else ROUGH
         return {c: f for c, f, q in zip(cells, factors, quality, strict=True) if q >= least}
 
-    def _by_kept(
-        self,
-        runs: list[Run],
-        factors: dict[int, Factor],
-        x: Tensor,
-        prior: Tensor,
-        B: Tensor,
-        out: Tensor,
-    ) -> None:
+    def _by_kept(self, runs: list[Run], factors: dict[int, Factor], new: New, out: Tensor) -> None:
         """Writes the variances of new points whose cells have factors of one precision."""
         if not runs:
             return
-        at, given = self._given(runs, x, prior, B)
+        at, given = self._given(runs, new)
         found = torch.empty(len(at), dtype=torch.float64)
         kept_variance(
             factors[runs[0][0]].dtype == np.float32,

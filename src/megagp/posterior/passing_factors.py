@@ -22,6 +22,7 @@ from megagp.posterior.cell_factors import (
     JITTERS,
     ROUGH,
     CellFactors,
+    New,
     Run,
     not_positive,
     runs_of,
@@ -35,13 +36,13 @@ TOLERANCE = 1e-3
 class PassingFactors(CellFactors):
     """See above: nothing is kept, whatever the budget."""
 
-    def variances(self, x: Tensor, prior: Tensor, B: Tensor, cell: Tensor) -> Tensor:
-        out = torch.empty_like(prior)
+    def variances(self, new: New, cell: Tensor) -> Tensor:
+        out = torch.empty_like(new.prior)
         scale = scale_of(self._kernel, self._X)
         for part in self._parts(runs_of(cell)):
-            left = self._call(part, x, prior, B, out, single=True, jitter=0.0)
+            left = self._call(part, new, out, single=True, jitter=0.0)
             for jitter in JITTERS:
-                left = self._call(left, x, prior, B, out, single=False, jitter=jitter * scale)
+                left = self._call(left, new, out, single=False, jitter=jitter * scale)
             if left:
                 raise not_positive()
         return out
@@ -50,20 +51,12 @@ class PassingFactors(CellFactors):
         """Nothing: they would be given up."""
 
     def _call(
-        self,
-        runs: list[Run],
-        x: Tensor,
-        prior: Tensor,
-        B: Tensor,
-        out: Tensor,
-        *,
-        single: bool,
-        jitter: float,
+        self, runs: list[Run], new: New, out: Tensor, *, single: bool, jitter: float
     ) -> list[Run]:
         """Writes what can be had in this precision; returns the cells that it does not serve."""
         if not runs:
             return []
-        at, given = self._given(runs, x, prior, B)
+        at, given = self._given(runs, new)
         found = torch.empty(len(at), dtype=torch.float64)
         quality = joint_variance(
             single,

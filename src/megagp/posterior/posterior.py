@@ -3,10 +3,7 @@
 Universal kriging, with weights v = K̂⁻¹ (Y - H β) and G = K̂⁻¹ H kept:
 
 mean(x) = h(x)ᵀ β + k(x, X) v
-var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ T u,  u = h(x) - Gᵀ k(X, x),  T = (Hᵀ K̂⁻¹ H)⁻¹
-
-G comes from a solve that leaves R = H - K̂ G. So u is off by Rᵀ K̂⁻¹ k(X, x), and the root of uᵀ T u
-by no more than that of e k(x, x), e = tr(T Rᵀ K̂⁻¹ R), since k(x, X) K̂⁻¹ k(X, x) <= k(x, x).
+var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ (Hᵀ K̂⁻¹ H)⁻¹ u,  u = h(x) - Gᵀ k(X, x)
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
 from megagp.posterior.lanczos_variance import LanczosVariance, lanczos_start
 from megagp.posterior.left_out import LeftOut, variances_left_out
 from megagp.posterior.subset_variance import SubsetVariance
+from megagp.posterior.trend_variance import TrendVariance
 from megagp.preconditioners import PivotedCholesky
 from megagp.solvers import Cholesky, SolveResult
 
@@ -53,9 +51,8 @@ def most_pivots(n: int) -> int:
 class Posterior:
     """All that predictions need, on whitened data.
 
-    X: n x d. weights: n x p. trend_weights: G, n x q; trend_excess: e, at least, 0 where G is
-    exact. pivots: the points on which the preconditioner and the variance rest. rtol: loosest
-    tolerance of solves for exact variances.
+    X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
+    preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
     calibration: what all variances at new points are to be multiplied by, noise included; None for
         1. Those below are before that.
@@ -73,7 +70,6 @@ class Posterior:
     max_iter: int
     neighbours: int | None = None
     engine: str = "auto"
-    trend_excess: float = 0.0
     noise_scale: Scale | None = None
     calibration: Scale | None = None
 
@@ -83,27 +79,27 @@ class Posterior:
 
     def predict(self, X_new: Tensor) -> Tensor:
         """The mean at new points, m x p. Cost O(m n)."""
-        return self._mean_and_gap(X_new)[0]
+        return self._products(X_new, self.weights) + self._trend_at(X_new)
 
     def predict_with_variance(self, X_new: Tensor, method: str) -> Tensor:
         """Means, and the variance of the latent function, an upper bound on the exact one.
 
-        m x (p + 1), the variances last; both rest on one product with k(X_new, X).
+        m x (p + 1), the variances last.
         method: "joint", from the pivots and each point's neighbours; "lanczos", the paper's
         cache; "exact", a solve to tolerance for every new point.
         """
-        way: SubsetVariance | LanczosVariance | ExactVariance
         if method == "joint":
-            way = self._joint
-        else:
-            way = self._lanczos if method == "lanczos" else self._exact
+            return torch.cat([self.predict(X_new), self._joint.latent(X_new)[:, None]], dim=1)
+        way: LanczosVariance | ExactVariance
+        way = self._lanczos if method == "lanczos" else self._exact
         mean, U = self._mean_and_gap(X_new)
-        return torch.cat([mean, (way.latent(X_new) + self._of_trend(X_new, U))[:, None]], dim=1)
+        latent = way.latent(X_new)
+        return torch.cat([mean, (latent + self._of_trend.of(U, latent))[:, None]], dim=1)
 
     def covariance(self, X_new: Tensor) -> Tensor:
         """The covariance of the latent function between new points, m x m, by solves."""
         _, U = self._mean_and_gap(X_new)
-        C = self._exact.covariance(X_new) + U @ self.trend.covariance @ U.T
+        C = self._exact.covariance(X_new) + U @ self._of_trend.T @ U.T
         return 0.5 * (C + C.T)
 
     def noise_at(self, X_new: Tensor, level: float) -> Tensor:
@@ -148,17 +144,8 @@ class Posterior:
             self._K_hat, B, self._preconditioner.solve, limit, max_iter=self.max_iter
         )
 
-    def _of_trend(self, X_new: Tensor, U: Tensor) -> Tensor:
-        """The part of variances that is due to β, from above: u as it was found is U, m x q."""
-        found = ((U @ self.trend.covariance) * U).sum(1).clamp(min=0.0)
-        if self.trend_excess == 0:
-            return found
-        prior = self.kernel.on(X_new.device, torch.float64).diagonal(X_new)
-        return (found.sqrt() + (self.trend_excess * prior).sqrt()).square()
-
-    def _products(self, X_new: Tensor) -> Tensor:
-        """k(X_new, X) [v, G], m x (p + q), in float64: v is large where the noise is small."""
-        V = torch.cat([self.weights, self.trend_weights], dim=1)
+    def _products(self, X_new: Tensor, V: Tensor) -> Tensor:
+        """k(X_new, X) V, m x t, in float64: weights are large where the noise is small."""
         parts = []
         for start in range(0, len(X_new), CHUNK):
             chunk = X_new[start : start + CHUNK]
@@ -166,11 +153,15 @@ class Posterior:
             parts.append(K.matmul(V))
         return torch.cat(parts)
 
+    def _trend_at(self, X_new: Tensor) -> Tensor:
+        """h(x)ᵀ β, m x p."""
+        return basis(X_new, self.mean) @ self.trend.coefficients
+
     def _mean_and_gap(self, X_new: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean, m x p, and u = h(x) - Gᵀ k(X, x), m x q."""
-        H, p = basis(X_new, self.mean), self.weights.shape[1]
-        products = self._products(X_new)
-        return products[:, :p] + H @ self.trend.coefficients, H - products[:, p:]
+        """The mean, m x p, and u = h(x) - Gᵀ k(X, x), m x q; by one product."""
+        p = self.weights.shape[1]
+        products = self._products(X_new, torch.cat([self.weights, self._of_trend.G], dim=1))
+        return products[:, :p] + self._trend_at(X_new), basis(X_new, self.mean) - products[:, p:]
 
     @cached_property
     def _K_hat(self) -> Covariance:
@@ -185,7 +176,19 @@ class Posterior:
         # A posterior that was solved by Cholesky has all its points as pivots: that is exact.
         every = len(self.pivots) == len(self.X)
         pivots = self.pivots if every else self.pivots[: most_pivots(len(self.X))]
-        return SubsetVariance(self.X, self.kernel, self.noise, pivots, neighbours=self.neighbours)
+        return SubsetVariance(
+            self.X, self.kernel, self.noise, pivots, mean=self.mean, neighbours=self.neighbours
+        )
+
+    @cached_property
+    def _of_trend(self) -> TrendVariance:
+        return TrendVariance(
+            self._K_hat,
+            basis(self.X, self.mean),
+            self.trend_weights,
+            self._preconditioner.solve,
+            self.max_iter,
+        )
 
     @cached_property
     def _lanczos(self) -> LanczosVariance:

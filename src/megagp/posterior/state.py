@@ -35,7 +35,6 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "max_iter": posterior.max_iter,
         "neighbours": posterior.neighbours,
         "engine": posterior.engine,
-        "trend_excess": posterior.trend_excess,
     }
     tensors = {
         "X": posterior.X,
@@ -76,10 +75,6 @@ def unpack(
     rtol = float(require(header, "rtol", float))
     if not 0 < rtol < math.inf:
         raise StorageError(f"rtol: expected a positive number, got {rtol}")
-    # Files of earlier versions do not say.
-    trend_excess = float(require({"trend_excess": 0.0, **header}, "trend_excess", float))
-    if not 0 <= trend_excess < math.inf:
-        raise StorageError(f"trend_excess: expected a number of at least 0, got {trend_excess}")
     neighbours = require(header, "neighbours", int, type(None))
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
@@ -105,7 +100,6 @@ def unpack(
         max_iter=_at_least(1, "max_iter", require(header, "max_iter", int)),
         neighbours=None if neighbours is None else _at_least(0, "neighbours", neighbours),
         engine=require(header, "engine", str),
-        trend_excess=trend_excess,
         noise_scale=noise_scale,
         calibration=calibration,
     )

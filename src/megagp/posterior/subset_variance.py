@@ -15,6 +15,11 @@ is kept. With C = chol(K̂_PP) and F = k(·, P) C⁻ᵀ kept, the Cholesky facto
     k_xP  k_xN  k_xx                  b    a   ·
 
 is continued from column |P| on, and k(x, x) - |b|² - |a|² is the variance.
+
+Where the mean is h(x)ᵀ β and β unknown, the pivots say of it what generalised least squares does:
+with B = C⁻¹ H_P it has the covariance T = (Bᵀ B)⁻¹ = W Wᵀ given them. Of h(x) they leave the row
+φ(x) = (h(x)ᵀ - F(x) B) W, so that given them φ(x) φ(z)ᵀ adds to the covariance of x and z, and all
+the rest is as before. That is a bound by the same argument: fewer observations say less of β, too.
 """
 
 from __future__ import annotations
@@ -25,7 +30,9 @@ import torch
 from torch import Tensor
 
 from megagp.engines import NativeEngine
+from megagp.engines.native import MAX_COMPONENTS, components
 from megagp.kernels import Kernel
+from megagp.mean import basis
 from megagp.memory import release_freed
 from megagp.neighbours import Neighbours, chunks, metric_features
 from megagp.operator import KernelOperator
@@ -33,6 +40,7 @@ from megagp.posterior.cell_factors import (
     CellFactors,
     DenseFactors,
     Nearest,
+    New,
     RowsOfF,
     factorise,
 )
@@ -59,6 +67,9 @@ AT_LEAST = 2  # neighbours of a cell for each one that a point of its own would 
 # New points per pass; and rows that any budget has room for.
 CHUNK = 4096
 FEWEST_ROWS = 64
+# Variance of coefficients of the mean before the data, in terms of that of an observation: no
+# knowledge to speak of, but finite where pivots leave a coefficient open.
+VAGUE = 1e9
 
 
 class Way(NamedTuple):
@@ -103,7 +114,8 @@ def extrapolated(quarter: Tensor, half: Tensor, best: Tensor) -> Tensor:
 class SubsetVariance:
     """Latent variances from the pivots and training points near the new one, jointly.
 
-    X: n x d; noise: n, the noise variance of each point; pivots: k indices into X.
+    X: n x d; noise: n, the noise variance of each point; pivots: k indices into X. mean: what is
+    there beside the function, one of MEANS, with unknown coefficients.
     neighbours: m of each new point's own; a Way; or None for the cheapest of WAYS that brings the
         median excess of the observed standard deviation over the exact one down to `excess`.
     memory_budget: bytes beyond the arguments. F (n x k) is kept if it takes no more than half;
@@ -120,6 +132,7 @@ class SubsetVariance:
         noise: Tensor,
         pivots: Tensor,
         *,
+        mean: str = "zero",
         neighbours: int | Way | None = None,
         excess: float = 0.018,
         memory_budget: int = 860 * 2**20,
@@ -131,8 +144,10 @@ class SubsetVariance:
             raise ValueError(
                 f"neighbours: expected a number >= 0, got {neighbours.neighbours}; None chooses one"
             )
-        self._kernel = kernel
+        self._kernel, self._mean = kernel, mean
         self._native = NativeEngine().supports(kernel, X, None, torch.float64).ok
+        if self._native and mean != "zero":  # the mean is a term of its own
+            self._native = len(components(kernel)) < MAX_COMPONENTS
         self._memory_budget = memory_budget
         is_pivot = torch.zeros(len(X), dtype=torch.bool, device=X.device)
         is_pivot[pivots] = True
@@ -143,6 +158,10 @@ class SubsetVariance:
         self._C = self._factorise_pivots()
         entries = len(self._X) * len(self._X_P)
         self._F = self._rows_of_F(self._X) if 16 * entries <= memory_budget else None
+        observed = kernel.on(X.device, torch.float64).diagonal(X[:1]) + noise.mean()
+        self._BW, self._W = self._trend_given_pivots(VAGUE * float(observed))
+        with torch.no_grad():
+            self._trend = self._trend_of_training()
         self._features = metric_features(kernel, self._X)
         self._search = Neighbours(self._features, memory_budget=memory_budget // 8)
         way = self.choose(excess, random_state) if neighbours is None else neighbours
@@ -159,7 +178,7 @@ class SubsetVariance:
     @torch.no_grad()
     def latent(self, X_new: Tensor) -> Tensor:
         """The variance of the function at new points, t x d to t, never below the exact one."""
-        variance = self._kernel.on(X_new.device, torch.float64).diagonal(X_new).clone()
+        variance = X_new.new_empty(len(X_new))
         per_point = 32 * (1 + len(self._X_P) + self.neighbours)
         size = self._memory_budget // 4 // per_point
         passes = chunks(len(X_new), max(FEWEST_ROWS, min(CHUNK, size)))
@@ -167,12 +186,12 @@ class SubsetVariance:
             self._by_cells(X_new, variance, passes)
             return variance.clamp_(min=0.0)
         for chunk in passes:
-            x = X_new[chunk]
+            new = self._new(X_new[chunk])
             if self.neighbours:
-                near = self._search.nearest(metric_features(self._kernel, x), self.neighbours)
-                variance[chunk] = self._by_own(x, variance[chunk], near)
+                near = self._search.nearest(metric_features(self._kernel, new.x), self.neighbours)
+                variance[chunk] = self._by_own(new, near)
             else:
-                variance[chunk] -= self._rows_of_F(x).square().sum(dim=1)
+                variance[chunk] = new.prior - new.B.square().sum(dim=1)
         return variance.clamp_(min=0.0)
 
     @torch.no_grad()
@@ -219,8 +238,8 @@ class SubsetVariance:
         return Way(True, enough)
 
     def _by_cells(self, X_new: Tensor, variance: Tensor, passes: list[slice]) -> None:
-        """Turns prior into latent variances, cell by cell, so that a factor that is not kept is
-        made once, however many passes there are."""
+        """Writes latent variances, cell by cell, so that a factor that is not kept is made once,
+        however many passes there are."""
         if self._all_fit:
             self._factors.make(range(len(self._cells)))
             self._all_fit = False  # they are there
@@ -228,14 +247,12 @@ class SubsetVariance:
         cell, order = torch.cat(where).sort(stable=True)
         for chunk in passes:
             at = order[chunk]
-            x = X_new[at]
-            variance[at] = self._factors.variances(x, variance[at], self._rows_of_F(x), cell[chunk])
+            variance[at] = self._factors.variances(self._new(X_new[at]), cell[chunk])
 
-    def _by_own(self, x: Tensor, prior: Tensor, near: Tensor) -> Tensor:
+    def _by_own(self, new: New, near: Tensor) -> Tensor:
         """Latent variances given the pivots and each point's own neighbours, t x m."""
         factors = self._make_factors(PassingFactors, lambda point: near[point], 0)
-        points = torch.arange(len(x), device=x.device)
-        return factors.variances(x, prior, self._rows_of_F(x), points)
+        return factors.variances(new, torch.arange(len(near), device=near.device))
 
     def _left_out(self, rows: Tensor, way: Way) -> Tensor:
         """Observed variances of training points given the pivots and others, in that way."""
@@ -243,11 +260,10 @@ class SubsetVariance:
         kept[rows] = False
         others = kept.nonzero()[:, 0]
         search, m = Neighbours(self._features[others]), way.neighbours
+        new = self._new(self._X[rows])
         if way.own:
-            x = self._X[rows]
-            prior = self._kernel.on(x.device, torch.float64).diagonal(x)
             own = others[search.nearest(self._features[rows], m)]
-            return self._by_own(x, prior, own) + self._noise[rows]
+            return self._by_own(new, own) + self._noise[rows]
         cells = Cells(self._features, self._cell_size(way))
 
         points = self._features[others]
@@ -256,11 +272,9 @@ class SubsetVariance:
             return others[cells.near(cell, points, search, m)]
 
         cell, order = cells.of(self._features[rows]).sort(stable=True)
-        x = self._X[rows[order]]
-        prior = self._kernel.on(x.device, torch.float64).diagonal(x)
         factors = self._make_factors(KeptFactors, near, 0)
-        found = torch.empty_like(prior)
-        found[order] = factors.variances(x, prior, self._rows_of_F(x), cell)
+        found = torch.empty_like(new.prior)
+        found[order] = factors.variances(new.at(order), cell)
         return found + self._noise[rows]
 
     def _has_room(self, way: Way, left_out: int) -> bool:
@@ -299,7 +313,35 @@ class SubsetVariance:
         self, native: type[CellFactors], nearest: Nearest, budget: int
     ) -> CellFactors:
         kind = native if self._native else DenseFactors
-        return kind(self._kernel, self._X, self._noise, self._F_at, nearest, budget)
+        return kind(self._kernel, self._X, self._noise, self._F_at, nearest, budget, self._trend)
+
+    def _new(self, x: Tensor) -> New:
+        """What factors take of new points."""
+        B = self._rows_of_F(x)
+        trend = self._trend_at(x, B)
+        prior = self._kernel.on(x.device, torch.float64).diagonal(x)
+        return New(x, prior + trend.square().sum(dim=1), B, trend)
+
+    @torch.no_grad()
+    def _trend_given_pivots(self, vague: float) -> tuple[Tensor, Tensor]:
+        """B W and W: k x q, q x q. vague: the variance of coefficients before the data."""
+        B = torch.linalg.solve_triangular(self._C, basis(self._X_P, self._mean), upper=False)
+        known = B.T @ B
+        known.diagonal().add_(1 / vague)
+        # T = A⁻¹ with A = L Lᵀ, so W = L⁻ᵀ.
+        L = torch.linalg.cholesky(known)
+        W = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype), upper=False).T
+        return B @ W, W
+
+    def _trend_at(self, X: Tensor, F: Tensor) -> Tensor:
+        """Φ at points with these rows of F."""
+        return basis(X, self._mean) @ self._W - F @ self._BW
+
+    def _trend_of_training(self) -> Tensor:
+        if self._F is not None:
+            return self._trend_at(self._X, self._F)
+        parts = chunks(len(self._X), CHUNK)
+        return torch.cat([self._trend_at(self._X[c], self._rows_of_F(self._X[c])) for c in parts])
 
     def _F_at(self, rows: Tensor) -> RowsOfF:
         if self._F is not None:

@@ -500,3 +500,41 @@ def test_a_step_of_an_optimiser_on_the_points_takes_effect(engine):
     optimiser.step()
     expected = reference.matrix(RBF(), X.detach().numpy(), Z.detach().numpy())
     np.testing.assert_allclose(operator.matmul(np.ones(5)).detach(), expected.sum(axis=1))
+
+
+# ---- what is counted ------------------------------------------------------------------------
+
+
+def test_evaluations_are_counted_once_for_each_pass():
+    X = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    K, V = KernelOperator(X, Matern32(1.0), cull_tolerance=0.0), torch.ones(300, 3)
+    half = 300 * 301 / 2
+    K.matmul(V)
+    assert K.count.entries == half
+    K.gradient(V, V)
+    assert K.count.entries == 2 * half
+    K.block([0, 1], slice(0, 50))
+    assert K.count.entries == 2 * half + 100
+    # Those of another precision are counted with them, and it is made once.
+    precise = K.astype("float64")
+    precise.matmul(V)
+    assert K.astype("float64") is precise
+    assert K.count.entries == 3 * half + 100
+    rectangular = KernelOperator(X, Matern32(1.0), X[:20], cull_tolerance=0.0)
+    rectangular.matmul(V[:20])
+    assert rectangular.count.entries == 300 * 20
+
+
+def test_entries_that_are_kept_or_culled_are_not_counted():
+    X = torch.randn(600, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    V = torch.ones(600, 1)
+    kept = KernelOperator(X, Matern32(1.0), cache_budget=1 << 30)
+    for _ in range(3):
+        kept.matmul(V)
+    assert kept.count.entries == 600 * 601 / 2
+    apart = torch.cat([X, X + 1e3])
+    culled = KernelOperator(apart, Matern32(1.0))
+    culled.matmul(torch.ones(1200, 1))
+    left = 1 - culled.statistics.culled_fraction
+    assert 0 < left < 0.9
+    assert culled.count.entries == pytest.approx(left * 1200 * 1201 / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,13 @@ class EngineChoice:
         return f"{self.name}: {self.reason}"
 
 
+@dataclass
+class Count:
+    """Entries of K that products, gradients and blocks have evaluated, by all ranks together."""
+
+    entries: float = 0.0
+
+
 class KernelOperator:
     """K = k(X, Z), n x m, by its products.
 
@@ -57,6 +65,7 @@ class KernelOperator:
     cache_budget: bytes; if K fits into them in `dtype` (native: half of a symmetric K), it is
         evaluated once and kept. None: where that pays, by engines that keep a rank's share alone.
     ranks: who computes products and gradients together: each its share, and a sum over all.
+    count: where evaluations are counted; those of another precision have the same.
 
     The kernel is read at each call, so a change to its hyperparameters takes effect.
     """
@@ -72,6 +81,7 @@ class KernelOperator:
         cull_tolerance: float | None = None,
         cache_budget: int | None = 0,
         ranks: Ranks = ALONE,
+        count: Count | None = None,
     ) -> None:
         if not isinstance(kernel, Kernel):
             raise TypeError(
@@ -96,6 +106,9 @@ class KernelOperator:
             )
         self.cache_budget = cache_budget
         self.ranks = ranks
+        self.count = Count() if count is None else count
+        self._other: KernelOperator | None = None  # of the other precision
+        self._filled: Prepared | None = None  # what has all its entries, and keeps them
         self._engine, self.engine = self._choose(engine)
         self._row_order = self._engine.order(kernel, self.X.detach())
         self._col_order = (
@@ -120,23 +133,25 @@ class KernelOperator:
 
     def forget(self) -> None:
         """Give up what products have prepared and kept; the next one does so anew."""
-        self._prepared = None
+        self._prepared = self._filled = None
+        if self._other is not None:
+            self._other.forget()
 
     def astype(self, dtype: str | torch.dtype, *, keep: bool = False) -> KernelOperator:
         """The same operator with entries evaluated in this precision; `keep`: with its budget."""
         if as_dtype(dtype) == self.dtype:
             return self
+        if not keep and self._other is not None:  # there are but two precisions
+            return self._other
         engine: str | Engine = "auto" if self.engine.reason.startswith("auto") else self._engine
-        return KernelOperator(
-            self.X,
-            self.kernel,
-            self.Z,
-            engine=engine,
-            dtype=dtype,
-            cull_tolerance=self.cull_tolerance,
-            cache_budget=self.cache_budget if keep else 0,
-            ranks=self.ranks,
-        )
+        other = copy(self)  # with the same order of points, so that what it sums is, too
+        other.dtype = as_dtype(dtype)
+        other.cache_budget = self.cache_budget if keep else 0
+        other._engine, other.engine = other._choose(engine)
+        other._prepared = other._filled = other._other = None
+        if not keep:
+            self._other = other
+        return other
 
     def matmul(self, V: Matrix, share: Share | None = None) -> Tensor:
         """K @ V, float64: n x t for V of m x t, n for a vector.
@@ -163,6 +178,7 @@ class KernelOperator:
         n, m = self.shape
         i = as_index(rows, n, "rows", self.X.device)
         j = as_index(cols, m, "cols", self.X.device)
+        self.count.entries += float(len(i)) * len(j)
         return self._prepare().block(_positions(self._row_order, i), _positions(self._col_order, j))
 
     def diagonal(self) -> Tensor:
@@ -211,7 +227,7 @@ class KernelOperator:
         versions = tuple(0 if P.is_inference() else P._version for P in points)
         key = b"".join(values), versions
         if self._prepared is None or self._prepared[0] != key:
-            self._prepared = None  # frees the old one before the new one is made
+            self._prepared = self._filled = None  # frees the old one before the new one is made
             self._prepared = key, self._make()
         return self._prepared[1]
 
@@ -232,7 +248,18 @@ class KernelOperator:
             return Cached(prepared, n, m, self.X.device)
         return prepared
 
+    def _pairs(self, prepared: Prepared, share: Share | None, far: bool) -> float:
+        """Entries that a pass evaluates; far: some may be approximated instead."""
+        n, m = self.shape
+        pairs = n * (n + 1) / 2 if self.Z is None else float(n) * m
+        skips = prepared.statistics
+        evaluated = 1 - skips.culled_fraction - (skips.far_fraction if far else 0.0)
+        return pairs * evaluated / (1 if share is None else share.count)
+
     def _product(self, prepared: Prepared, V: Tensor, share: Share | None) -> Tensor:
+        if prepared is not self._filled:
+            self.count.entries += self._pairs(prepared, share, far=True)
+            self._filled = prepared if prepared.kept else None
         V = _sort(V, self._col_order)
         if share is not None:
             product = prepared.matmul(V, share)
@@ -245,6 +272,7 @@ class KernelOperator:
     def _gradient(
         self, prepared: Prepared, U: Tensor, W: Tensor, inputs: bool, share: Share | None
     ) -> Gradient:
+        self.count.entries += self._pairs(prepared, share, far=False)
         U, W = _sort(U, self._row_order), _sort(W, self._col_order)
         if share is None:
             part = prepared.gradient(U, W, inputs=inputs, share=self.ranks.share)

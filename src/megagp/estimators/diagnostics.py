@@ -10,10 +10,17 @@ from megagp.training import Objective, Phase
 
 
 def diagnostics(
-    phases: list[Phase], objective: Objective, result: SolveResult, seconds: float
+    phases: list[Phase],
+    objective: Objective,
+    result: SolveResult,
+    seconds: float,
+    kernel_evaluations: float,
 ) -> dict[str, Any]:
-    """What a fit did, in plain numbers that JSON can hold."""
-    operator, n = objective.operator, len(objective.Y)
+    """What a fit did, in plain numbers that JSON can hold.
+
+    result, seconds, kernel_evaluations: of the last solve.
+    """
+    operator = objective.operator
     found = [
         {
             "phase": p.name,
@@ -45,7 +52,7 @@ def diagnostics(
             "history": _history(result, objective.Y.shape[1]),
             "status": result.worst.name,
             "precision": result.precision,
-            "kernel_evaluations": float(n) * n / 2 * (1 if operator.kept else iterations + 1),
+            "kernel_evaluations": kernel_evaluations,
         },
     }
 

@@ -406,7 +406,13 @@ class GPRegressor(Regressor):
         self.n_samples_ = len(Y)
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
         self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
-        self.diagnostics_ = diagnostics(phases, learned.objective, learned.result, learned.seconds)
+        self.diagnostics_ = diagnostics(
+            phases,
+            learned.objective,
+            learned.result,
+            learned.seconds,
+            learned.kernel_evaluations,
+        )
         if ranks.first:
             self._warn(phases, learned.result)
 
@@ -449,7 +455,8 @@ class GPRegressor(Regressor):
             replicates=rows.at.replicates,
         )
         progress.phase("precompute")
-        begin = time.perf_counter()
+        begin, count = time.perf_counter(), trained.objective.operator.count
+        before = count.entries
         posterior, result = precompute(
             trained.objective,
             self.mean,
@@ -467,6 +474,7 @@ class GPRegressor(Regressor):
             trained.objective,
             trained.phases,
             seconds,
+            count.entries - before,
             seed,
             rows,
         )
@@ -694,7 +702,10 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class _Learned:
-    """What came of training and the last solve, which took `seconds`; noise: its variance."""
+    """What came of training and the last solve, which took `seconds`; noise: its variance.
+
+    kernel_evaluations: those of the last solve.
+    """
 
     posterior: Posterior
     noise: float
@@ -702,6 +713,7 @@ class _Learned:
     objective: Objective
     phases: list[Phase]
     seconds: float
+    kernel_evaluations: float
     seed: int
     rows: _Rows
 

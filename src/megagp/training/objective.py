@@ -258,19 +258,18 @@ class Objective:
         return replace(found, value=found.value + value, gradient=by_name)
 
     def _of_means(self, draw: int, hold: bool) -> Evaluation:
-        covariance, n = self.covariance(), len(self.Y)
+        covariance = self.covariance()
         self.tally.evaluations += 1
-        if n <= self.solving.dense_below:
-            found = dense(covariance, self.Y, self.H)
-            self.tally.kernel_evaluations += n * n
-            return found
-        found = self._recalled() or self._noted(covariance, draw, hold)
-        steps, rank = int(found.solve.iterations.max()), self._rank
-        self.tally.iterations += steps
-        products = 1 if self.operator.kept else steps
-        self.tally.kernel_evaluations += float(n) * n / 2 * (products + 1) + 2.0 * n * rank
+        count, before = self.operator.count, self.operator.count.entries
+        try:
+            if len(self.Y) <= self.solving.dense_below:
+                return dense(covariance, self.Y, self.H)
+            found = self._recalled() or self._noted(covariance, draw, hold)
+        finally:  # a trial that fails has cost as much
+            self.tally.kernel_evaluations += count.entries - before
+        self.tally.iterations += int(found.solve.iterations.max())
         self.tally.unconverged += not found.solve.converged
-        self.tally.ranks.append(rank)
+        self.tally.ranks.append(self._rank)
         return found
 
     def saver(self, purpose: str, detail: str = "") -> Saver | None:
@@ -291,6 +290,7 @@ class Objective:
 
     def _solved(self, covariance: Covariance, draw: int, hold: bool) -> Evaluation:
         """An evaluation by solves, noted in the checkpoint."""
+        before = self.operator.count.entries
         self._P = None  # not both at once: each takes most of the memory of a fit
         if len(self.Y) >= MANY_POINTS:
             release_freed()
@@ -304,8 +304,6 @@ class Objective:
         if single and failed and hold and len(self.Y) >= MANY_POINTS and self._state is not None:
             # A trial, and in float64 one of so many points takes longer than the whole search has:
             # a shorter step, which float32 may serve, comes first.
-            steps = int(found.solve.iterations.max())
-            self.tally.kernel_evaluations += float(len(self.Y)) ** 2 / 2 * steps
             raise ValueError(
                 "kernel: expected hyperparameters at which solves with entries in float32 "
                 f"converge, got residuals up to {float(found.solve.residual.max()):.2g}"
@@ -326,6 +324,7 @@ class Objective:
             facts = {"theta": self.parameters.get().tolist(), "loss": -found.value, "rank": P.rank}
             facts |= {"n": len(self.Y), "dtype": str(self.operator.dtype), "refine": self.refine}
             facts["float32_failed"] = self.float32_failed
+            facts["kernel_evaluations"] = self.operator.count.entries - before
             self.checkpoint.record(
                 {**entry, **facts, "preconditioner": pivoting}, {**state, **pivots}
             )
@@ -386,6 +385,7 @@ class Objective:
         entry, state = recalled
         self.preconditioner.restore(entry["preconditioner"], state.get("pivots"))
         self._rank = entry["rank"]
+        self.operator.count.entries += entry.get("kernel_evaluations", 0.0)
         dtype = entry["dtype"].removeprefix("torch.")
         self.operator = self.operator.astype(dtype, keep=True)
         self.refine, self.float32_failed = entry["refine"], entry["float32_failed"]

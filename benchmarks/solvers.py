@@ -8,9 +8,10 @@ float32 at rank 1,000, one thing after the other:
 - nothing;
 - the entries of K;
 - and the vectors that K is multiplied by, with sums across tiles of 256 columns in float64;
-- what megagp does: entries, and sums within a tile, the rest in float64;
 - and sums along a row;
 - and the preconditioner, as in libraries that compute in float32 throughout.
+
+megagp itself has entries and sums within a tile in float32: the line of that rank.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ class KernelOperator:
     cache_budget: bytes; if K fits into them in `dtype` (native: half of a symmetric K), it is
         evaluated once and kept. None: where that pays, by engines that keep a rank's share alone.
     ranks: who computes products and gradients together: each its share, and a sum over all.
-    count: where evaluations are counted; those of another precision have the same.
 
     The kernel is read at each call, so a change to its hyperparameters takes effect.
     """
@@ -81,7 +80,6 @@ class KernelOperator:
         cull_tolerance: float | None = None,
         cache_budget: int | None = 0,
         ranks: Ranks = ALONE,
-        count: Count | None = None,
     ) -> None:
         if not isinstance(kernel, Kernel):
             raise TypeError(
@@ -106,7 +104,7 @@ class KernelOperator:
             )
         self.cache_budget = cache_budget
         self.ranks = ranks
-        self.count = Count() if count is None else count
+        self.count = Count()  # shared with the operator of the other precision
         self._other: KernelOperator | None = None  # of the other precision
         self._filled: Prepared | None = None  # what has all its entries, and keeps them
         self._engine, self.engine = self._choose(engine)

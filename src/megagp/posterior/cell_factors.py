@@ -5,7 +5,7 @@ With the pivots eliminated, the training points N of a cell have the covariance
     S = K_NN + diag(noise_N) - F_N F_Nᵀ,    and    c = k(N, x) - F_N b    with the new point x.
 
 The variance given the pivots and N is k(x, x) - |b|² - |L⁻¹c|², L Lᵀ = S. What is not known of the
-mean adds ΦᵀΦ to these covariances, with some columns of Φ for each point.
+mean adds Φ Φᵀ to these covariances, with a row of Φ for each point.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is known after the data: mean, variance and covariance at new points.
 
-Universal kriging, with weights v = K̂⁻¹ (Y - H β) and G = K̂⁻¹ H kept:
+Universal kriging, with weights v = K̂⁻¹ (Y - H β) and, as far as it was solved for, G = K̂⁻¹ H kept:
 
 mean(x) = h(x)ᵀ β + k(x, X) v
 var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ (Hᵀ K̂⁻¹ H)⁻¹ u,  u = h(x) - Gᵀ k(X, x)

@@ -294,8 +294,8 @@ def test_a_way_that_serves_a_few_points_badly_is_not_chosen():
     class Marginal(SubsetVariance):
         """Cells are perfect for most points and hopeless for one in eight."""
 
-        def _left_out(self, rows, way):
-            found = torch.ones(len(rows), dtype=torch.float64)
+        def _left_out(self, sample, way):
+            found = torch.ones(len(sample.rows), dtype=torch.float64)
             found[::8] = 1.0 if way.own else 9.0
             return found if (way.own and way.neighbours > 32) or not way.own else 2 * found
 

@@ -84,6 +84,20 @@ class Way(NamedTuple):
     per_member: int = PER_MEMBER
 
 
+class Sample(NamedTuple):
+    """Training points that stand for new ones, whatever way serves them.
+
+    rows: theirs; others: those of all that remain, which `search` looks among. own: the nearest of
+    the others to each, nearest first.
+    """
+
+    rows: Tensor
+    others: Tensor
+    search: Neighbours
+    new: New
+    own: Tensor
+
+
 # The cheaper ones first, per new point and with 1,000 pivots. Where each point needs few, they are
 # its own; where many, a cell shares their factorisation.
 WAYS = (
@@ -164,15 +178,17 @@ class SubsetVariance:
             self._trend = self._trend_of_training()
         self._features = metric_features(kernel, self._X)
         self._search = Neighbours(self._features, memory_budget=memory_budget // 8)
+        self._tried: dict[int, Cells] = {}
         way = self.choose(excess, random_state) if neighbours is None else neighbours
         self.own, self.neighbours = way.own, min(way.neighbours, len(self._X))
         self._nearest: dict[int, Tensor] = {}
         if not self.own:
-            self._cells = Cells(self._features, self._cell_size(way))
+            self._cells = self._cells_for(way)
             budget = self._factor_budget
             self._all_fit = len(self._cells) * self._factor_bytes(way) <= budget
             kept = budget if self._all_fit else int(FOR_SOME * budget)
             self._factors = self._make_factors(KeptFactors, self._near, kept)
+        self._tried.clear()
         release_freed()  # what making F and choosing took
 
     @torch.no_grad()
@@ -207,7 +223,8 @@ class SubsetVariance:
         most = min(REFERENCE, len(self._X) - len(rows))
         if most < WAYS[0].neighbours:
             return WAYS[0]
-        best, half, quarter = (self._left_out(rows, Way(True, most // f)) for f in (1, 2, 4))
+        sample = self._sample(rows, most)
+        best, half, quarter = (self._left_out(sample, Way(True, most // f)) for f in (1, 2, 4))
         limit = extrapolated(quarter, half, best).maximum(self._noise[rows])
 
         def over(found: Tensor) -> Tensor:
@@ -226,14 +243,14 @@ class SubsetVariance:
         for m in sorted((way.neighbours for way in WAYS if way.own), reverse=True):
             if m < most:
                 known = {most // 2: half, most // 4: quarter}
-                if not good(known[m] if m in known else self._left_out(rows, Way(True, m))):
+                if not good(known[m] if m in known else self._left_out(sample, Way(True, m))):
                     break
                 enough = m
         for way in WAYS:
             if way.own and way.neighbours >= enough:
                 return Way(True, enough)
             hopeful = not way.own and way.neighbours >= AT_LEAST * enough
-            if hopeful and self._has_room(way, len(rows)) and good(self._left_out(rows, way)):
+            if hopeful and self._has_room(way, len(rows)) and good(self._left_out(sample, way)):
                 return way
         return Way(True, enough)
 
@@ -254,28 +271,37 @@ class SubsetVariance:
         factors = self._make_factors(PassingFactors, lambda point: near[point], 0)
         return factors.variances(new, torch.arange(len(near), device=near.device))
 
-    def _left_out(self, rows: Tensor, way: Way) -> Tensor:
-        """Observed variances of training points given the pivots and others, in that way."""
+    def _sample(self, rows: Tensor, most: int) -> Sample:
+        """The training points `rows`, with up to `most` neighbours each among the others."""
         kept = torch.ones(len(self._X), dtype=torch.bool, device=self._X.device)
         kept[rows] = False
         others = kept.nonzero()[:, 0]
-        search, m = Neighbours(self._features[others]), way.neighbours
-        new = self._new(self._X[rows])
-        if way.own:
-            own = others[search.nearest(self._features[rows], m)]
-            return self._by_own(new, own) + self._noise[rows]
-        cells = Cells(self._features, self._cell_size(way))
+        search = Neighbours(self._features[others])
+        own = others[search.nearest(self._features[rows], most)]
+        return Sample(rows, others, search, self._new(self._X[rows]), own)
 
-        points = self._features[others]
+    def _left_out(self, sample: Sample, way: Way) -> Tensor:
+        """Observed variances of training points given the pivots and others, in that way."""
+        rows, others, search, new, own = sample
+        if way.own:
+            return self._by_own(new, own[:, : way.neighbours].contiguous()) + self._noise[rows]
+        cells, points = self._cells_for(way), self._features[others]
 
         def near(cell: int) -> Tensor:
-            return others[cells.near(cell, points, search, m)]
+            return others[cells.near(cell, points, search, way.neighbours)]
 
         cell, order = cells.of(self._features[rows]).sort(stable=True)
         factors = self._make_factors(KeptFactors, near, 0)
         found = torch.empty_like(new.prior)
         found[order] = factors.variances(new.at(order), cell)
         return found + self._noise[rows]
+
+    def _cells_for(self, way: Way) -> Cells:
+        """Those of this way; of the same size they are made once."""
+        size = self._cell_size(way)
+        if size not in self._tried:
+            self._tried[size] = Cells(self._features, size)
+        return self._tried[size]
 
     def _has_room(self, way: Way, left_out: int) -> bool:
         """Whether there are as many points, and memory for cells as small as a way wants them."""

@@ -38,7 +38,5 @@ class Cholesky:
         return float(2 * self.C.diagonal().log().sum())
 
     def inverse(self) -> Tensor:
-        """K̂⁻¹ = C⁻ᵀ C⁻¹: two products in place of LAPACK's potri, which runs on one core."""
-        unit = torch.eye(len(self.C), dtype=self.C.dtype)
-        root: Tensor = torch.linalg.solve_triangular(self.C, unit, upper=False)
-        return root.T @ root
+        """K̂⁻¹ = C⁻ᵀ C⁻¹, by LAPACK's potri: half the work of a triangular solve and a product."""
+        return torch.cholesky_inverse(self.C)

@@ -1,6 +1,7 @@
 """Rows with the same inputs: how many there are, what noise they show, and what merging them gains.
 
     python benchmarks/replicates.py [--sets keggdirected keggundirected] [--floor-only]
+        [--quality best]
 
 The floor is a bound that no prediction from these inputs can beat: where rows share their inputs,
 the variance of y among them is there whatever is predicted (counted as 0 for rows without equals).
@@ -21,8 +22,11 @@ from megagp.datasets import Split
 from megagp.experiments.worker import prepare
 from megagp.scores import score
 
+# Squares among rows of a place that are no more than roundoff of their mean.
+NO_NOISE = 1e-20
 
-def floor(X: np.ndarray, y: np.ndarray) -> tuple[int, float, float]:
+
+def floor(X: np.ndarray, y: np.ndarray) -> str:
     """Places, the share of rows that have equals, and the least RMSE in the units of y."""
     _, place, rows = np.unique(X, axis=0, return_inverse=True, return_counts=True)
     place = place.reshape(-1)
@@ -31,7 +35,12 @@ def floor(X: np.ndarray, y: np.ndarray) -> tuple[int, float, float]:
     several = rows > 1
     # Unbiased for each place: r rows with the variance q / (r - 1).
     lost = (squares[several] * rows[several] / (rows[several] - 1)).sum() / len(y)
-    return len(rows), float(several[place].mean()), float(np.sqrt(lost))
+    noisy = (squares[several] > NO_NOISE).sum()
+    return (
+        f"{len(y):,} training rows at {len(rows):,} places, {several[place].mean():.0%} with "
+        f"equals; of {several.sum():,} places with several rows {noisy:,} differ in y; no RMSE "
+        f"below {np.sqrt(lost):.4f}"
+    )
 
 
 def shares(data: Split, error: np.ndarray) -> str:
@@ -60,12 +69,7 @@ def main() -> None:
     for name in options.sets:
         data = prepare(name, 0, None)
         X, y = data.X_train, data.y_train
-        places, share, least = floor(X, y)
-        print(
-            f"{name}: {len(X):,} training rows at {places:,} places, {100 * share:.0f} % with "
-            f"equals; no RMSE below {least:.4f}",
-            flush=True,
-        )
+        print(f"{name}: {floor(X, y)}", flush=True)
         if options.floor_only:
             continue
         moved = X * (1 + 1e-7 * np.random.default_rng(0).standard_normal(X.shape))

@@ -252,7 +252,7 @@ class Workspaces {
             w.col_sums = w.row_sums + TILE * width;
             w.row_out = out_.back().data();
             w.col_out = w.row_out + PANEL * width;
-            w.scalars[0] = w.scalars[1] = 0;
+            for (double& scalar : w.scalars) scalar = 0;
         }
     }
     Workspace<T>& operator[](int thread) { return ws_[thread]; }
@@ -547,13 +547,14 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
     for (int p = 0; p < j.count; ++p) {
         const Component<T>& comp = components_[p];
         const int d = comp.x.d;
+        const bool by_features = gx[p];
         // Features relative to the centre of their tile, and 1: where H is not small, points are
         // near, and what their features have in common would only cost digits.
         const std::vector<T> row_centres = tile_centres(comp.x), col_centres = tile_centres(comp.z);
         auto with_ones = [&](const Points<T>& points, const std::vector<T>& centres,
                              int64_t padded) {
-            PackedRhs<T> rhs(padded, d + 1, lanes);
-            for (int64_t i = 0; i < points.n; ++i) {
+            PackedRhs<T> rhs(padded, by_features ? d + 1 : 0, lanes);
+            for (int64_t i = 0; by_features && i < points.n; ++i) {
                 for (int c = 0; c < d; ++c)
                     rhs.at(i, c) = static_cast<T>(feature(points, i, c) -
                                                   static_cast<double>(centres[i / TILE * d + c]));
@@ -565,8 +566,8 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         const PackedRhs<T> at_cols = with_ones(comp.z, col_centres, cols);
         j.v_row = at_rows.view;
         j.v_col = at_cols.view;
-        j.row_centres = row_centres.data();
-        j.col_centres = col_centres.data();
+        j.row_centres = by_features ? row_centres.data() : nullptr;
+        j.col_centres = by_features ? col_centres.data() : nullptr;
         const int64_t width = at_rows.view.width();
 
         // The largest |feature|.
@@ -579,24 +580,29 @@ void Plan<T>::gradient(const double* u, const double* w, int64_t t, const std::v
         ReproducibleSums row_sums(isa_, rows * width, PANEL * width, bound, (rows + cols) / PANEL);
         ReproducibleSums col_sums(isa_, symmetric_ ? 0 : cols * width, PANEL * width, bound,
                                   rows / PANEL);
-        // |k| <= 1 (linear: reach^2) and |dk/dalpha| <= 1 + 1 / (e alpha)
+        // |k| and |h dk/dh| <= 1 (linear: reach^2) and |dk/dalpha| <= 1 + 1 / (e alpha)
         const double value = reach * reach + 1 / static_cast<double>(comp.alpha);
         ReproducibleSums scalar_sums(
-            isa_, 2, 2, value * inner * static_cast<double>(n_) * static_cast<double>(m_), tasks);
+            isa_, GRADIENT_SCALARS, GRADIENT_SCALARS,
+            value * inner * static_cast<double>(n_) * static_cast<double>(m_), tasks);
         Workspaces<T> workspaces(run.threads, width, task_count());
         parallel(tasks, run, [&](int thread, int64_t task) {
             int64_t I, J;
             panel_pair(task, symmetric_, cols / PANEL, &I, &J);
             Workspace<T>& ws = workspaces[thread];
             if (!run.owns(I, J) || !ops_.gradient(j, p, I, J, ws)) return;
+            scalar_sums.take(0, ws.scalars, GRADIENT_SCALARS);
+            if (!by_features) return;
             row_sums.take(I, ws.row_out, PANEL * width);
             (symmetric_ ? row_sums : col_sums).take(J, ws.col_out, PANEL * width);
-            scalar_sums.take(0, ws.scalars, 2);
         });
 
         const double weight = static_cast<double>(comp.weight) * outputscale_;
-        scalars[2 * p] = std::ldexp(scalar_sums[0], common);
-        scalars[2 * p + 1] = std::ldexp(scalar_sums[1], common) * weight;
+        double* found = scalars.data() + GRADIENT_SCALARS * p;
+        found[0] = std::ldexp(scalar_sums[0], common);
+        found[1] = std::ldexp(scalar_sums[1], common) * weight;
+        found[2] = std::ldexp(scalar_sums[2], common) * weight;
+        if (!by_features) continue;
         // With H = B dk/dh and h = sum (x - z)^2 (or half of it): dh/dx = 2 (x - z) (or x - z);
         // linear: h = -x.z, dh/dx = -z.
         const bool linear = comp.family == Family::linear;

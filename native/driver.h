@@ -85,9 +85,9 @@ class Plan {
 
     // out (n x t) = K v, v m x t, both row-major.
     void matmul(const double* v, int64_t t, double* out, const Run& run) const;
-    // For each component: gradient of sum(u * (K w)) by its features, outputscale and alpha.
-    // gx[p] is n x d, gz[p] m x d (null if symmetric: gx holds the total), scalars[p] the other
-    // two.
+    // For each component: gradient of sum(u * (K w)) by its features, outputscale and alpha, and by
+    // the logarithm of h (all distances as one). gx[p] is n x d, or null if it is not wanted, gz[p]
+    // m x d (none if symmetric: gx holds the total), scalars has the other three.
     void gradient(const double* u, const double* w, int64_t t, const std::vector<double*>& gx,
                   const std::vector<double*>& gz, std::vector<double>& scalars,
                   const Run& run) const;

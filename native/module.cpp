@@ -109,9 +109,13 @@ class PyPlan {
         expect(gx.size() == d_.size() && gz.size() == (symmetric_ ? 0 : d_.size()),
                "gx, gz: expected one array per component");
         std::vector<double*> px, pz;
-        for (size_t p = 0; p < gx.size(); ++p) px.push_back(writable(gx[p], n_, d_[p]));
-        for (size_t p = 0; p < gz.size(); ++p) pz.push_back(writable(gz[p], m_, d_[p]));
-        std::vector<double> scalars(2 * d_.size());
+        for (size_t p = 0; p < gx.size(); ++p)
+            px.push_back(gx[p].is_none() ? nullptr : writable(gx[p], n_, d_[p]));
+        for (size_t p = 0; p < gz.size(); ++p)
+            pz.push_back(gz[p].is_none() ? nullptr : writable(gz[p], m_, d_[p]));
+        for (size_t p = 0; p < pz.size(); ++p)
+            expect(!px[p] == !pz[p], "gx, gz: expected both of a component, or neither");
+        std::vector<double> scalars(GRADIENT_SCALARS * d_.size());
         unlocked([&] {
             plan_.gradient(u.data(), w.data(), static_cast<int64_t>(u.shape(1)), px, pz, scalars,
                            run);

@@ -108,22 +108,26 @@ struct Job {
     const T* left;   // [row groups][inner][GROUP]
     const T* right;  // [column groups][inner][GROUP]
     int inner;
-    // gradient: v holds features relative to these, [tiles][t - 1], and ones; null for a product
+    // gradient: v holds features relative to these, [tiles][t - 1], and ones, or nothing at all if
+    // derivatives by features are not wanted; null for a product
     const T* row_centres;
     const T* col_centres;
 };
 
+// Of a gradient: sum B k, sum B dk/dalpha, sum B h dk/dh.
+constexpr int GRADIENT_SCALARS = 3;
+
 // One thread's room, allocated by the driver; sizes in driver.cpp.
 template <class T>
 struct Workspace {
-    T* h;               // BLOCK
-    T* k;               // BLOCK
-    T* b;               // BLOCK
-    T* row_sums;        // TILE x t: of one tile pair
-    T* col_sums;        // TILE x t
-    double* row_out;    // PANEL x t: contribution of this task to its rows, tile by tile
-    double* col_out;    // PANEL x t: and, if symmetric, to its columns
-    double scalars[2];  // gradient: sum B k, sum B dk/dalpha
+    T* h;             // BLOCK
+    T* k;             // BLOCK
+    T* b;             // BLOCK
+    T* row_sums;      // TILE x t: of one tile pair
+    T* col_sums;      // TILE x t
+    double* row_out;  // PANEL x t: contribution of this task to its rows, tile by tile
+    double* col_out;  // PANEL x t: and, if symmetric, to its columns
+    double scalars[GRADIENT_SCALARS];
 };
 
 template <class T>
@@ -131,7 +135,8 @@ struct Ops {
     // Adds the product of panel pair (I, J) into ws.row_out and ws.col_out.
     // False if every tile pair was culled and nothing was added.
     bool (*matmul)(const Job<T>&, int64_t I, int64_t J, Workspace<T>&);
-    // The same for the gradient of component p: contracts H = B * dk/dh with [features, 1].
+    // The same for the gradient of component p: adds up scalars, and contracts H = B * dk/dh with
+    // [features, 1] where v holds those.
     bool (*gradient)(const Job<T>&, int p, int64_t I, int64_t J, Workspace<T>&);
     // Writes K of tile pair (i, j) to out (row stride ld), rows x cols of it.
     void (*block)(const Job<T>&, int64_t i, int64_t j, int64_t rows, int64_t cols, T* out,

@@ -24,7 +24,7 @@ class ReproducibleSums {
           hi_(size),
           lo_(size),
           chunk_(chunk),
-          locks_(new std::mutex[(size + chunk - 1) / chunk + 1]) {
+          locks_(new std::mutex[size ? (size + chunk - 1) / chunk + 1 : 0]) {
         int e;
         std::frexp(bound > 0 ? bound : 1.0, &e);
         magic_hi_ = std::ldexp(1.5, e + 1);

@@ -459,7 +459,7 @@ bool visit(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws, Body make)
             for (at.col = 0; at.col < TILE; at.col += at.cols)
                 for (at.row = 0; at.row < TILE; at.row += at.rows) {
                     evaluate(at);
-                    contraction.add(ws.k, at, sym, i * TILE, j * TILE);
+                    if (job.v_col.t) contraction.add(ws.k, at, sym, i * TILE, j * TILE);
                 }
             const T* row_centre = job.row_centres ? job.row_centres + i * d : nullptr;
             const T* col_centre = job.col_centres ? job.col_centres + j * d : nullptr;
@@ -508,22 +508,25 @@ bool matmul(const Job<T>& job, int64_t I, int64_t J, Workspace<T>& ws) {
     });
 }
 
-// From h and B: adds up B k and B dk/dalpha, leaves H = B dk/dh.
+// From h and B: adds up scalars, leaves H = B dk/dh.
 template <class T, Family F>
 void gradient_values(const T* h, const T* b, const Block& block, T alpha, double factor, T* out,
-                     double scalars[2]) {
+                     double* scalars) {
     constexpr int L = LANES<T>;
     for (int64_t s = 0; s < block.size(); s += TILE) {
-        vec<T> bk = {}, ba = {};
+        vec<T> bk = {}, ba = {}, bh = {};
         for (int64_t j = s; j < s + TILE; j += L) {
             const vec<T> hv = load(h + j), bv = -load(b + j);  // the dot stage leaves -B
             const Slope<T> f = slope<F, T>(hv, alpha);
             bk = bk + bv * f.value;
             if constexpr (F == Family::rational_quadratic) ba = ba + bv * f.by_alpha;
-            store(out + j, bv * f.by_h);
+            const vec<T> by_h = bv * f.by_h;
+            bh = bh + by_h * hv;
+            store(out + j, by_h);
         }
         scalars[0] += factor * hsum<T>(bk);
         scalars[1] += factor * hsum<T>(ba);
+        scalars[2] += factor * hsum<T>(bh);
     }
 }
 

@@ -74,6 +74,10 @@ Array = np.typing.NDArray[np.float64]
 ComponentInput = tuple[int, float, float, Array, Array]
 
 
+# Hyperparameters of a leaf that change values, not what they are functions of.
+OF_VALUES = ("outputscale", "alpha")
+
+
 @dataclass(frozen=True)
 class Component:
     """One term of a sum: a leaf kernel, times constants. `scales` name their outputscales."""
@@ -90,6 +94,15 @@ class Component:
         if isinstance(self.leaf, Stationary | Linear):
             return self.leaf.features(X)
         return X[:, :0]
+
+    def of_features(self) -> list[str]:
+        """The hyperparameters that features are made with."""
+        return [name for name in self.leaf.hyperparameters() if name not in OF_VALUES]
+
+    @property
+    def one_length(self) -> bool:
+        """Whether these are one lengthscale: all distances grow as it falls."""
+        return self.of_features() == ["lengthscale"] and self.leaf["lengthscale"].numel() == 1
 
 
 def components(kernel: Kernel, prefix: str = "") -> list[Component]:
@@ -267,14 +280,17 @@ class PreparedNative(Prepared):
         dX = torch.zeros_like(self._X)
         dZ = None if self._Z is None else torch.zeros_like(self._Z)
         if (free or inputs) and U.shape[1]:
-            gx, gz = self._empty_features(self._X), self._empty_features(self._Z)
+            asked = [inputs or not (c.one_length or self._at_rest(c)) for c in self._components]
+            gx, gz = self._room(self._X, asked), self._room(self._Z, asked)
             u, w = (T.detach().contiguous().numpy() for T in (U, W))
             plan = self._gradient_plan
             scalars = plan.gradient(u, w, gx, gz, self._threads, *share.interval)
             for p, component in enumerate(self._components):
-                self._add_scalars(component, scalars[2 * p], scalars[2 * p + 1], totals)
-                g = [torch.from_numpy(each[p]) for each in (gx, gz) if each]
-                self._add_feature_terms(component, g, totals, dX, dZ, inputs)
+                by_scale, by_alpha, by_log_h = scalars[3 * p : 3 * p + 3]
+                self._add_scalars(component, by_scale, by_alpha, by_log_h, totals)
+                g = [torch.from_numpy(a) for a in (gx[p], *gz[p : p + 1]) if a is not None]
+                if g:
+                    self._add_feature_terms(component, g, totals, dX, dZ, inputs)
         return Gradient(totals, dX, dZ) if inputs else Gradient(totals)
 
     @property
@@ -355,15 +371,34 @@ class PreparedNative(Prepared):
         kind = _native.Plan32 if dtype == torch.float32 else _native.Plan64
         return kind(parts, Z is None, cull_tolerance, self._engine.instruction_set)
 
-    def _empty_features(self, X: Tensor | None) -> list[np.typing.NDArray[np.float64]]:
+    def _at_rest(self, component: Component) -> bool:
+        """Whether no hyperparameter that features are made with is free."""
+        return all(component.leaf.hyperparameters()[n].frozen for n in component.of_features())
+
+    def _room(
+        self, X: Tensor | None, asked: list[bool]
+    ) -> list[np.typing.NDArray[np.float64] | None]:
+        """For derivatives by the features of each component, where they are asked for."""
         if X is None:
             return []
-        return [np.empty((len(X), c.features(X[:1]).shape[1])) for c in self._components]
+        widths = [c.features(X[:1]).shape[1] for c in self._components]
+        return [
+            np.empty((len(X), d)) if wanted else None
+            for d, wanted in zip(widths, asked, strict=True)
+        ]
 
     def _add_scalars(
-        self, component: Component, by_scale: float, by_alpha: float, totals: dict[str, Tensor]
+        self,
+        component: Component,
+        by_scale: float,
+        by_alpha: float,
+        by_log_h: float,
+        totals: dict[str, Tensor],
     ) -> None:
-        """by_scale = sum B k at unit outputscale; with several factors, the product rule."""
+        """by_scale = sum B k at unit outputscale; with several factors, the product rule.
+
+        by_log_h = sum B h dk/dh: all squared distances h go as lengthscale^-2.
+        """
         for name in component.scales:
             if name in totals:
                 others = (float(self._values[o]) for o in component.scales if o != name)
@@ -371,6 +406,9 @@ class PreparedNative(Prepared):
         alpha = f"{component.prefix}alpha"
         if alpha in totals:
             totals[alpha] += by_alpha
+        lengthscale = f"{component.prefix}lengthscale"
+        if component.one_length and lengthscale in totals:
+            totals[lengthscale] += -2 * by_log_h / self._values[lengthscale]
 
     @torch.enable_grad()
     def _add_feature_terms(
@@ -385,8 +423,7 @@ class PreparedNative(Prepared):
         """From derivatives by features to those by what the features are made of."""
         if type(component.leaf) is Constant:
             return
-        skipped = {"outputscale", "alpha"}
-        names = [n for n in component.leaf.hyperparameters() if n not in skipped]
+        names = component.of_features()
         leaves = {n: component.leaf[n].clone().requires_grad_() for n in names}
         bound = Component(component.leaf.bind(leaves), component.prefix, component.scales)
         points = [self._centred(component, P) for P in (self._X, self._Z) if P is not None]
@@ -396,7 +433,7 @@ class PreparedNative(Prepared):
         terms = torch.autograd.grad(total, [*leaves.values(), *points])
         for name, term in zip(names, terms, strict=False):
             full = component.prefix + name
-            if full in totals:
+            if full in totals and not component.one_length:
                 totals[full] += term
         if inputs:
             dX += terms[len(names)]

@@ -250,13 +250,14 @@ def in_progress(folder):
     return Checkpoint(folder, {}, 0, every=0.0).solving("test", np.zeros(1))
 
 
-def test_pcg_goes_on_from_the_iteration_that_was_kept(tmp_path):
+@pytest.mark.parametrize("way", [{}, {"verify": False, "smooth": True}])
+def test_pcg_goes_on_from_the_iteration_that_was_kept(tmp_path, way):
     covariance, B = system()
-    expected = pcg(covariance.matmul, B, rtol=1e-8)
+    expected = pcg(covariance.matmul, B, rtol=1e-8, **way)
     with pytest.raises(Interrupted):
-        pcg(Limited(covariance, 60).matmul, B, rtol=1e-8, saver=in_progress(tmp_path))
+        pcg(Limited(covariance, 60).matmul, B, rtol=1e-8, saver=in_progress(tmp_path), **way)
     rest = Limited(covariance, 10_000)
-    found = pcg(rest.matmul, B, rtol=1e-8, saver=in_progress(tmp_path))
+    found = pcg(rest.matmul, B, rtol=1e-8, saver=in_progress(tmp_path), **way)
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.coefficients.alpha, expected.coefficients.alpha)
     assert found.status == expected.status

@@ -390,11 +390,33 @@ def test_columns_stop_at_their_excess():
     assert result.iterations[3] == 0
 
 
-@pytest.mark.parametrize("names", [{"excess": torch.ones(1)}, {"pooled": slice(0, None)}])
-def test_excess_and_pools_are_not_verified(names):
+@pytest.mark.parametrize(
+    "names", [{"excess": torch.ones(1)}, {"pooled": slice(0, None)}, {"smooth": True}]
+)
+def test_excess_pools_and_smoothing_are_not_verified(names):
     A, B = spd(10, 10.0), right_hand_sides(10, 1)
-    with pytest.raises(ValueError, match="excess, pooled: expected together with verify=False"):
+    with pytest.raises(ValueError, match="smooth: expected together with verify=False"):
         pcg(product(A), B, **names)
+
+
+def test_smoothed_residuals_never_rise_and_are_those_of_what_is_found():
+    A, B = spd(120, 1e5), right_hand_sides(120, 4)
+    plain = pcg(product(A), B, rtol=1e-3, verify=False)
+    found = pcg(product(A), B, rtol=1e-3, verify=False, smooth=True)
+    assert found.converged
+    assert bool((plain.history.diff(dim=0) > 0).any())  # CG's own do
+    assert bool((found.history.diff(dim=0) <= 1e-12).all())
+    assert bool((found.iterations < plain.iterations).any())
+    assert bool((found.iterations <= plain.iterations).all())
+    left = B - A @ found.x
+    torch.testing.assert_close(found.R, left, rtol=0, atol=1e-9 * float(B.norm()))
+    torch.testing.assert_close(found.residual, left.norm(dim=0) / B.norm(dim=0), rtol=1e-6, atol=0)
+
+
+def test_smoothing_is_of_the_plain_norm():
+    A, B = spd(10, 10.0), right_hand_sides(10, 1)
+    with pytest.raises(ValueError, match="smooth: expected together with natural=False"):
+        pcg(product(A), B, verify=False, natural=True, smooth=True)
 
 
 def test_pooled_columns_end_together():

@@ -14,6 +14,9 @@ Departures from the textbook, and why:
    ½ xᵀAx - bᵀx: on ill-conditioned A the residual rises for long while x gets better.
 5. Step sizes are kept: they are the Lanczos coefficients from which the log-determinant comes.
 6. Of several ranks, all take rank 0's step sizes and residuals, so that none stops before another.
+7. With `smooth`, beside x a mean s of the x so far is kept, that of the least ‖b - A s‖ on the way
+   from the last s to x (minimal residual smoothing: Schönauer 1987, Weiss 1994): ‖b - A x‖ itself
+   goes up and down by factors, and where it is the measure a solve would end at one of its dips.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ DRIFT = 2.0
 PROGRESS = 1e-3
 # What a solve consists of, beside its status and coefficients.
 CHANGING = (
-    *("X", "R", "P", "residual", "iterations", "best", "best_X", "since_best"),
+    *("X", "R", "S", "RS", "P", "residual", "iterations", "best", "best_X", "since_best"),
     *("first_energy", "best_energy", "restarted", "rz", "start"),
 )
 
@@ -72,6 +75,7 @@ def pcg(
     x0: Tensor | None = None,
     verify: bool = True,
     natural: bool = False,
+    smooth: bool = False,
     patience: int = PATIENCE,
     callback: Callback | None = None,
     ranks: Ranks = ALONE,
@@ -82,6 +86,7 @@ def pcg(
     rtol: tolerance on ‖B - A X‖ / ‖B‖, one for all columns or one for each.
     natural: with rᵀ P⁻¹ r in place of ‖r‖². That is next to rᵀ A⁻¹ r, the error of x in the norm
     of A, and what quadratic forms need; it costs nothing more.
+    smooth: find s, of which ‖B - A s‖ never rises, in place of x; without `natural` or `verify`.
     excess: a column is done, too, when rᵀP⁻¹r is at most this; t.
     pooled: these columns are done together, when the root mean square of their residuals, each
     relative to its tolerance, is at most 1. Neither with `verify`, which knows the residuals of
@@ -93,10 +98,15 @@ def pcg(
     saver: goes on from the iteration that it has kept, if any.
     Cost: one product with A and one with P⁻¹ per iteration.
     """
-    if verify and (excess is not None or pooled != NONE):
-        raise ValueError("excess, pooled: expected together with verify=False, got verify=True")
+    if verify and (excess is not None or pooled != NONE or smooth):
+        raise ValueError(
+            "excess, pooled, smooth: expected together with verify=False, got verify=True"
+        )
+    if smooth and natural:
+        raise ValueError("smooth: expected together with natural=False, got natural=True")
     kept = None if saver is None else saver.load()
-    run = _Run(matmul, B, precondition, rtol, x0 if kept is None else None, natural, ranks)
+    start = x0 if kept is None else None
+    run = _Run(matmul, B, precondition, rtol, start, natural, smooth, ranks)
     run.excess, run.patience = excess, patience
     run.pooled[pooled] = True
     if kept is not None:
@@ -130,10 +140,12 @@ class _Run:
         rtol: float | Tensor,
         x0: Tensor | None,
         natural: bool,
+        smooth: bool,
         ranks: Ranks,
     ) -> None:
         t = B.shape[1]
-        self.matmul, self.B, self.natural, self.ranks = matmul, B, natural, ranks
+        self.matmul, self.B, self.ranks = matmul, B, ranks
+        self.natural, self.smooth = natural, smooth
         self.precondition = precondition or torch.clone
         self.rtol = torch.as_tensor(rtol, dtype=B.dtype).expand(t)
         self.excess: Tensor | None = None
@@ -145,6 +157,7 @@ class _Run:
         if x0 is not None:
             self.R -= matmul(x0)
             self.products += t
+        self._take_found(self.X, self.R)
         Z = self.precondition(self.R)
         self.rz = ranks.agree((self.R * Z).sum(0))
         self.size = self.rz.clone() if natural and x0 is None else self._square(B)
@@ -190,7 +203,24 @@ class _Run:
         else:
             self.P[:, a] = torch.addcmul(Z, beta, P)
         self.rz[a] = rz
+        if self.smooth:
+            R = self._smoothed(R)
         self._record(alpha, beta, sound, R, rz)
+
+    def _smoothed(self, R: Tensor) -> Tensor:
+        """Moves s to s + η (x - s), η that of the least residual, which is given back."""
+        a = self.active
+        D = R - self.RS[:, a]
+        square = self.ranks.agree(D.square().sum(0))
+        along = self.ranks.agree((self.RS[:, a] * D).sum(0))
+        eta = torch.where(square > 0, -along / square, 0.0)
+        self.S[:, a] += eta * (self.X[:, a] - self.S[:, a])
+        self.RS[:, a] += eta * D
+        return self.RS[:, a]
+
+    def _take_found(self, S: Tensor, RS: Tensor) -> None:
+        """What the solve has found, and its residual: X and R themselves, if not smoothed."""
+        self.S, self.RS = (S.clone(), RS.clone()) if self.smooth else (self.X, self.R)
 
     def _record(self, alpha: Tensor, beta: Tensor, sound: Tensor, R: Tensor, rz: Tensor) -> None:
         a = self.active
@@ -214,7 +244,7 @@ class _Run:
         self.since_best[a] = torch.where(better, 0, self.since_best[a] + 1)
         improved = a[self.residual[a] < self.best[a]]
         self.best[improved] = self.residual[improved]
-        self.best_X[:, improved] = self.X[:, improved]
+        self.best_X[:, improved] = self.S[:, improved]
         stuck = (self.since_best[a] >= self.patience) & (self.residual[a] > self.rtol[a])
         for j in a[stuck].tolist():
             if self.status[j] is Status.MAX_ITER:
@@ -231,14 +261,18 @@ class _Run:
     def renew(self) -> None:
         """True residuals of the active columns, and whether their energies fell."""
         a = self.active
-        claimed = self.residual[a].clone()
+        claimed = self._relative(self.R[:, a], a) if self.smooth else self.residual[a].clone()
+        before = self.R[:, a].clone() if self.smooth else None
         self.recompute(a)
         self._restart(a[self.residual[a] > DRIFT * claimed])
+        if before is not None:  # s has drifted as x has, of which it is a mean
+            self.RS[:, a] += self.R[:, a] - before
+            self.residual[a] = self._relative(self.RS[:, a], a)
         energy = self._energy()
         least = self.best_energy - PROGRESS * (self.first_energy - self.best_energy)
         fell = a[energy[a] < least[a]]
         self.best_energy[fell], self.since_best[fell] = energy[fell], 0
-        self.best[fell], self.best_X[:, fell] = self.residual[fell], self.X[:, fell]
+        self.best[fell], self.best_X[:, fell] = self.residual[fell], self.S[:, fell]
 
     def _energy(self) -> Tensor:
         """½ xᵀAx - bᵀx = -½ xᵀ(b + r), column by column; r must be a true residual."""
@@ -299,7 +333,7 @@ class _Run:
     def close(self, verify: bool) -> None:
         """The best x of columns that got stuck, and true residuals where none are known yet."""
         stuck = torch.cat([self._with(Status.STAGNATED), self._with(Status.BREAKDOWN)])
-        self.X[:, stuck], self.residual[stuck] = self.best_X[:, stuck], self.best[stuck]
+        self.S[:, stuck], self.residual[stuck] = self.best_X[:, stuck], self.best[stuck]
         if not verify:
             return
         unfinished = self.active
@@ -323,6 +357,7 @@ class _Run:
         """Be at the iteration at which `state` was called."""
         for name in (*CHANGING, "refuted"):
             setattr(self, name, state[name])
+        self._take_found(self.S, self.RS)
         self.status = [list(Status)[i] for i in state["status"].tolist()]
         self.products = int(state["products"])
         self.alpha = list(torch.where(state["alpha_known"], state["alpha"], torch.nan))
@@ -335,7 +370,7 @@ class _Run:
     def result(self) -> SolveResult:
         empty = torch.zeros(0, self.B.shape[1], dtype=self.B.dtype)
         return SolveResult(
-            self.X,
+            self.S,
             tuple(self.status),
             self.iterations,
             self.residual,
@@ -345,6 +380,6 @@ class _Run:
                 torch.stack(self.beta) if self.beta else empty,
                 self.start,
             ),
-            R=self.R,
+            R=self.RS,
             history=torch.stack(self.history),
         )

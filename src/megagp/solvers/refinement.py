@@ -79,6 +79,7 @@ def solve(
             patience=PATIENCE if working is precise else patience,
             verify=False,
             natural=natural,
+            smooth=not natural,
             callback=callback,
             ranks=covariance.ranks,
             saver=None if saver is None else _Correction(saver, x, iterations, todo),
@@ -134,7 +135,7 @@ class _Correction:
     def offer(self, state: Callable[[], dict[str, Tensor]]) -> None:
         def corrected() -> dict[str, Tensor]:
             x, iterations, made = self._x.clone(), self._iterations.clone(), state()
-            x[:, self._columns] += made["X"]
+            x[:, self._columns] += made["S"]
             iterations[self._columns] += made["iterations"]
             return {"x": x, "iterations": iterations}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from megagp.operator import KernelOperator
 class Covariance:
     """K̂ = K + diag(noise), n x n.
 
-    operator: symmetric K. noise: n, float64, the noise variance of each observation.
+    operator: symmetric K. noise: n, float64, the variance of each observation beyond K.
+    place_variance: what of that is an effect of the place, and no noise.
     """
 
     operator: KernelOperator
     noise: Tensor
+    place_variance: float = 0.0
 
     def __len__(self) -> int:
         return len(self.noise)
@@ -36,4 +38,4 @@ class Covariance:
 
     def precise(self) -> Covariance:
         """The same with entries evaluated in float64: about twice the time of a product."""
-        return Covariance(self.operator.astype("float64"), self.noise)
+        return replace(self, operator=self.operator.astype("float64"))

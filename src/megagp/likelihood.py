@@ -41,7 +41,8 @@ class Evaluation:
     """The likelihood at one setting of the hyperparameters.
 
     value: total over the p columns of Y. gradient: by the logarithm of every hyperparameter
-    that is not frozen, "noise_variance" among them. standard_error: of `value`, from the
+    that is not frozen, "noise_variance" among them, and "place_variance" if there is one.
+    standard_error: of `value`, from the
     spread of the probes; 0 for the dense way. weights: K̂⁻¹ (Y - H β), n x p.
     solutions: K̂⁻¹ [Y, H], to start the next solve from. refined: those were held to residuals in
     float64. rounding: what entries in float32 have changed in `value`, at most about, where that
@@ -238,8 +239,7 @@ def _by_logarithm(covariance: Covariance, U: Tensor, W: Tensor) -> dict[str, Ten
     values = covariance.operator.kernel.values()
     by_value = covariance.operator.gradient(U, W)
     gradient = {name: g * values[name].detach() for name, g in by_value.items()}
-    gradient["noise_variance"] = (U * W).sum(1) @ covariance.noise
-    return gradient
+    return gradient | _of_diagonal(covariance, (U * W).sum(1))
 
 
 def _dense_gradient(covariance: Covariance, G: Tensor) -> dict[str, Tensor]:
@@ -248,5 +248,12 @@ def _dense_gradient(covariance: Covariance, G: Tensor) -> dict[str, Tensor]:
     values = operator.kernel.values()
     by_value = contract(operator.kernel, operator.X, G)
     gradient = {name: g * values[name].detach() for name, g in by_value.items()}
-    gradient["noise_variance"] = G.diagonal() @ covariance.noise
-    return gradient
+    return gradient | _of_diagonal(covariance, G.diagonal())
+
+
+def _of_diagonal(covariance: Covariance, g: Tensor) -> dict[str, Tensor]:
+    """The derivative of gᵀ diag(K̂) by the logarithms of the variances that are not K's."""
+    shared = covariance.place_variance
+    if not shared:
+        return {"noise_variance": g @ covariance.noise}
+    return {"noise_variance": g @ (covariance.noise - shared), "place_variance": shared * g.sum()}

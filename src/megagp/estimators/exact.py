@@ -6,6 +6,7 @@ import numbers
 import time
 import warnings
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -48,11 +49,13 @@ from megagp.training import (
     Listener,
     Objective,
     Phase,
+    PlaceNoise,
     Places,
     Recipe,
     Solving,
     Started,
     choose_representation,
+    place_noise,
     places,
     train,
 )
@@ -236,7 +239,14 @@ class GPRegressor(Regressor):
     def noise_model_(self) -> str:
         """Whether the noise was found to vary: "constant" or "varying"."""
         check_is_fitted(self)
-        return "constant" if self.posterior_.noise_scale is None else "varying"
+        found = self.posterior_.noise_scale, self.posterior_.place_noise
+        return "constant" if found == (None, None) else "varying"
+
+    @property
+    def place_variance_(self) -> float:
+        """The variance of an effect that each place has for itself, on whitened data; 0 for none."""
+        check_is_fitted(self)
+        return self.posterior_.place_variance
 
     @property
     def calibration_(self) -> str:
@@ -347,7 +357,6 @@ class GPRegressor(Regressor):
         at = places(X, Y, scale)
         n, d = len(at.first), X.shape[1]
         kernel = self._start_kernel(at.of(X))
-        noise = self._start_noise()
         recipe = self._recipe(n)
         seed = self._seed(ranks)
         checkpoint = None
@@ -356,8 +365,8 @@ class GPRegressor(Regressor):
             seeded = isinstance(self.random_state, numbers.Integral)
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
-        rows = _Rows(Y, scale, at)
-        X, started = self._represented(X, at, kernel, noise, seed, ranks)
+        rows, noise, place = self._of_places(_Rows(Y, scale, at), varies, ranks)
+        X, started = self._represented(X, rows.at, kernel, noise, place, seed, ranks)
         H = basis(X, self.mean)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         plan.append(("precompute", 1, 0.5 * n * n))
@@ -376,6 +385,7 @@ class GPRegressor(Regressor):
             rows,
             H,
             kernel,
+            place=place,
             seed=seed,
             progress=progress,
             checkpoint=checkpoint,
@@ -391,7 +401,8 @@ class GPRegressor(Regressor):
             learned.objective.operator.forget()  # what it has kept, before another is made
             level = float(factor.at(X).log().mean().exp())
             factor = factor.times(1 / level)
-            noise = Hyperparameter("noise_variance", max(level * learned.noise, self._least_noise))
+            noise = copy(noise)  # frozen, if it was
+            noise.set(max(level * learned.noise, self._least_noise))
             learned = learn(noise, factor.at(X), recipe.again(), None)
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
@@ -427,6 +438,7 @@ class GPRegressor(Regressor):
         recipe: Recipe,
         started: Started | None,
         *,
+        place: Hyperparameter | None,
         seed: int,
         progress: Progress,
         checkpoint: Checkpoint | None,
@@ -453,6 +465,7 @@ class GPRegressor(Regressor):
             on_step=self.on_step,
             started=started,
             replicates=rows.at.replicates,
+            place=place,
         )
         progress.phase("precompute")
         begin, count = time.perf_counter(), trained.objective.operator.count
@@ -465,6 +478,8 @@ class GPRegressor(Regressor):
             neighbours=self.neighbours,
             callback=progress.iteration,
         )
+        if rows.own is not None:
+            posterior = replace(posterior, place_noise=rows.own.factor)
         seconds = time.perf_counter() - begin
         progress.step(1, trained.phases[-1].loss if trained.phases else float("nan"))
         return _Learned(
@@ -527,6 +542,7 @@ class GPRegressor(Regressor):
         at: Places,
         kernel: Kernel,
         noise: Hyperparameter,
+        place: Hyperparameter | None,
         seed: int,
         ranks: Ranks,
     ) -> tuple[Tensor, Started | None]:
@@ -555,11 +571,39 @@ class GPRegressor(Regressor):
                 seed=seed,
                 subset=self.subset,
                 replicates=at.replicates,
+                place=place,
             )
         if not chosen:
             return distinct, started
         self._x_scores = scores
         return represented, started
+
+    def _of_places(
+        self, rows: _Rows, varies: bool, ranks: Ranks
+    ) -> tuple[_Rows, Hyperparameter, Hyperparameter | None]:
+        """The rows, with the noise of their places if that differs, and where training starts.
+
+        The noise variance, then frozen: rows of one place tell it. The variance of effects of
+        places, if there are any: without them one mean of equal rows would have to be believed.
+        """
+        noise = self._start_noise()
+        if not varies or self.training == "none" or rows.at.replicates is None:
+            return rows, noise, None
+
+        def found() -> tuple[dict[str, Any], dict[str, Tensor]]:
+            own = place_noise(rows.at, rows.Y, rows.noise_scale, self._least_noise)
+            if own is None:
+                return {}, {}
+            return {"typical": own.typical}, {"factor": own.factor, "left_out": own.left_out}
+
+        header, tensors = ranks.from_first(found)
+        if not tensors:
+            return rows, noise, None
+        own = PlaceNoise(header["typical"], tensors["factor"], tensors["left_out"])
+        place = Hyperparameter("place_variance", float(noise.value))
+        noise.set(own.typical)
+        noise.frozen = True
+        return rows.scaled(own.factor)._replace(own=own), noise, place
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""
@@ -684,11 +728,12 @@ class GPRegressor(Regressor):
 
 
 class _Rows(NamedTuple):
-    """Y: N x p; noise_scale: N; at: the places that their inputs are."""
+    """Y: N x p; noise_scale: N; at: the places that their inputs are; own: the noise of those."""
 
     Y: Tensor
     noise_scale: Tensor
     at: Places
+    own: PlaceNoise | None = None
 
     def scaled(self, factor: Tensor) -> _Rows:
         """With the noise of each of n places multiplied."""
@@ -723,8 +768,10 @@ class _Learned:
         out = self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
         if self.rows.at.replicates is None:
             return out
-        Y, noise_scale, at = self.rows
-        return rows_left_out(out, at, Y, noise_scale, LEFT_OUT, self.seed)
+        Y, noise_scale, at, own = self.rows
+        # A row's own error is not to tell how large it may be.
+        left_out = None if own is None else own.left_out / own.factor[at.place]
+        return rows_left_out(out, at, Y, noise_scale, LEFT_OUT, self.seed, left_out)
 
 
 def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:

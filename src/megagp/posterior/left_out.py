@@ -50,14 +50,23 @@ class LeftOut(NamedTuple):
 
 
 def rows_left_out(
-    out: LeftOut, at: Places, Y: Tensor, noise_scale: Tensor, count: int, seed: int
+    out: LeftOut,
+    at: Places,
+    Y: Tensor,
+    noise_scale: Tensor,
+    count: int,
+    seed: int,
+    left_out: Tensor | None = None,
 ) -> LeftOut:
     """At most `count` of the N rows of those points, each predicted from all other rows.
 
-    out: places, each predicted from the others: f ~ N(m, v) there, from outside. The other rows of
+    out: places, each predicted from the others: f ~ N(m, v) there, from outside, with the effect of
+    the place if there is one. The other rows of
     row i's place have the weight τ = Σ w_j / σ² and the mean ȳ, of which the weights that predict
     know ȳ - r. From both, f ~ N((m + v τ (ȳ - r)) / (1 + v τ), v / (1 + v τ)).
     Y: N x p; noise_scale: N, s_i = 1 / w_i, relative to the noise that `out` has for one of 1 / W.
+    left_out: N, what the noise of all rows of its place is to be multiplied by when this one is left
+    out; None for 1.
     """
     where = torch.full((len(at.first),), -1)
     where[out.rows] = torch.arange(len(out.rows))
@@ -67,6 +76,8 @@ def rows_left_out(
     place = at.place[rows]
     mean, of = at.Y[place], where[place]
     level = out.noise[of] / at.noise_scale[place]  # σ² at the place
+    if left_out is not None:
+        level = level * left_out[rows]
     outside, latent = mean - out.errors[of], (out.variances - out.noise)[of].clamp(min=0.0)
     own = 1 / noise_scale[rows]
     others = (1 / at.noise_scale[place] - own).clamp(min=0.0)

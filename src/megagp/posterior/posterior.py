@@ -4,6 +4,8 @@ Universal kriging, with weights v = K̂⁻¹ (Y - H β) and, as far as it was so
 
 mean(x) = h(x)ᵀ β + k(x, X) v
 var(x) = k(x, x) - k(x, X) K̂⁻¹ k(X, x) + uᵀ (Hᵀ K̂⁻¹ H)⁻¹ u,  u = h(x) - Gᵀ k(X, x)
+
+Where places have effects (place_effect.py), the function is the sum of this and them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from megagp.covariance import Covariance
+from megagp.equal_rows import EqualRows
 from megagp.kernels import Kernel
 from megagp.likelihood import Trend
 from megagp.mean import basis
@@ -23,6 +26,7 @@ from megagp.posterior.error_scale import Scale
 from megagp.posterior.exact_variance import ExactVariance, solve_to_excess
 from megagp.posterior.lanczos_variance import LanczosVariance, lanczos_start
 from megagp.posterior.left_out import LeftOut, variances_left_out
+from megagp.posterior.place_effect import PlaceEffect
 from megagp.posterior.subset_variance import SubsetVariance
 from megagp.posterior.trend_variance import TrendVariance
 from megagp.preconditioners import PivotedCholesky
@@ -51,11 +55,14 @@ def most_pivots(n: int) -> int:
 class Posterior:
     """All that predictions need, on whitened data.
 
-    X: n x d. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
+    X: n x d. noise: n, what K̂ has beyond K. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
     preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
     calibration: what all variances at new points are to be multiplied by, noise included; None for
         1. Those below are before that.
+    place_variance: τ², the variance of an effect of each place: a part of `noise`, and of the
+        function. place_noise: n, what the noise variance of new observations at the places X is
+        multiplied by; None for 1.
     """
 
     X: Tensor
@@ -72,6 +79,8 @@ class Posterior:
     engine: str = "auto"
     noise_scale: Scale | None = None
     calibration: Scale | None = None
+    place_variance: float = 0.0
+    place_noise: Tensor | None = None
 
     @property
     def d(self) -> int:
@@ -79,7 +88,8 @@ class Posterior:
 
     def predict(self, X_new: Tensor) -> Tensor:
         """The mean at new points, m x p. Cost O(m n)."""
-        return self._products(X_new, self.weights) + self._trend_at(X_new)
+        mean = self._products(X_new, self.weights) + self._trend_at(X_new)
+        return mean if self._effect is None else self._effect.mean(mean, X_new)
 
     def predict_with_variance(self, X_new: Tensor, method: str) -> Tensor:
         """Means, and the variance of the latent function, an upper bound on the exact one.
@@ -89,22 +99,30 @@ class Posterior:
         cache; "exact", a solve to tolerance for every new point.
         """
         if method == "joint":
-            return torch.cat([self.predict(X_new), self._joint.latent(X_new)[:, None]], dim=1)
-        way: LanczosVariance | ExactVariance
-        way = self._lanczos if method == "lanczos" else self._exact
-        mean, U = self._mean_and_gap(X_new)
-        latent = way.latent(X_new)
-        return torch.cat([mean, (latent + self._of_trend.of(U, latent))[:, None]], dim=1)
+            mean, latent = self.predict(X_new), self._joint.latent(X_new)
+        else:
+            way: LanczosVariance | ExactVariance
+            way = self._lanczos if method == "lanczos" else self._exact
+            mean, U = self._mean_and_gap(X_new)
+            latent = way.latent(X_new)
+            latent = latent + self._of_trend.of(U, latent)
+        if self._effect is not None:
+            latent = self._effect.variance(latent, X_new)
+        return torch.cat([mean, latent[:, None]], dim=1)
 
     def covariance(self, X_new: Tensor) -> Tensor:
         """The covariance of the latent function between new points, m x m, by solves."""
         _, U = self._mean_and_gap(X_new)
         C = self._exact.covariance(X_new) + U @ self._of_trend.T @ U.T
-        return 0.5 * (C + C.T)
+        C = 0.5 * (C + C.T)
+        return C if self._effect is None else self._effect.covariance(C, X_new)
 
     def noise_at(self, X_new: Tensor, level: float) -> Tensor:
         """The noise variance of new observations, where it is `level` on average."""
         noise = torch.full((len(X_new),), level, dtype=torch.float64)
+        if self.place_noise is not None:
+            place = self._places.find(X_new)
+            noise = torch.where(place < 0, noise, noise * self.place_noise[place])
         return noise if self.noise_scale is None else noise * self.noise_scale.at(X_new)
 
     def calibration_at(self, X_new: Tensor) -> Tensor:
@@ -127,9 +145,11 @@ class Posterior:
         # Those of observations given the others, β included: no prediction knows β better.
         of_trend = ((G @ self.trend.covariance) * G).sum(1) * variances
         variances = variances / (1 - of_trend.clamp(0.0, MOST_OF_TREND))
-        residual = Y[rows] - self.predict(self.X[rows]) - self.noise[rows, None] * weights
+        mean = self._products(self.X[rows], self.weights) + self._trend_at(self.X[rows])
+        residual = Y[rows] - mean - self.noise[rows, None] * weights
         errors = weights * variances[:, None] + residual
-        return LeftOut(rows, errors, variances, self.noise[rows], residual)
+        noise = self.noise[rows] - self.place_variance
+        return LeftOut(rows, errors, variances, noise, residual)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.
@@ -161,7 +181,20 @@ class Posterior:
         """The mean, m x p, and u = h(x) - Gᵀ k(X, x), m x q; by one product."""
         p = self.weights.shape[1]
         products = self._products(X_new, torch.cat([self.weights, self._of_trend.G], dim=1))
-        return products[:, :p] + self._trend_at(X_new), basis(X_new, self.mean) - products[:, p:]
+        mean = products[:, :p] + self._trend_at(X_new)
+        if self._effect is not None:
+            mean = self._effect.mean(mean, X_new)
+        return mean, basis(X_new, self.mean) - products[:, p:]
+
+    @cached_property
+    def _places(self) -> EqualRows:
+        return EqualRows(self.X)
+
+    @cached_property
+    def _effect(self) -> PlaceEffect | None:
+        if not self.place_variance:
+            return None
+        return PlaceEffect(self.place_variance, self.noise, self.weights, self._places)
 
     @cached_property
     def _K_hat(self) -> Covariance:

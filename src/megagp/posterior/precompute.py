@@ -63,5 +63,6 @@ def precompute(
         max_iter=max_iter,
         neighbours=neighbours,
         engine=objective.solving.engine,
+        place_variance=covariance.place_variance,
     )
     return posterior, result

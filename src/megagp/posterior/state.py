@@ -45,6 +45,10 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "trend_covariance": posterior.trend.covariance,
         "pivots": posterior.pivots,
     }
+    if posterior.place_variance:
+        header["place_variance"] = posterior.place_variance
+    if posterior.place_noise is not None:
+        tensors["place_noise"] = posterior.place_noise
     for name, scale in zip(SCALES, (posterior.noise_scale, posterior.calibration), strict=True):
         if scale is not None:
             tensors |= scale.pack(name)
@@ -78,6 +82,19 @@ def unpack(
     neighbours = require(header, "neighbours", int, type(None))
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
+    place_variance = 0.0  # files of models without such effects do not have it
+    if "place_variance" in header:
+        place_variance = float(require(header, "place_variance", float))
+        if not 0 < place_variance < float(noise.min()):
+            raise StorageError(
+                "place_variance: expected a positive number below all of noise, got "
+                f"{place_variance}"
+            )
+    place_noise = None
+    if "place_noise" in tensors:
+        place_noise = require_tensor(tensors, "place_noise", n)
+        if not bool(((place_noise > 0) & place_noise.isfinite()).all()):
+            raise StorageError("place_noise: expected positive factors, got others")
     noise_scale, calibration = (
         Scale.unpack(tensors, name, d)
         if any(key.startswith(f"{name}_") for key in tensors)
@@ -102,6 +119,8 @@ def unpack(
         engine=require(header, "engine", str),
         noise_scale=noise_scale,
         calibration=calibration,
+        place_variance=place_variance,
+        place_noise=place_noise,
     )
 
 

@@ -1,6 +1,7 @@
 """Learning hyperparameters by maximising the marginal likelihood."""
 
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
+from megagp.training.place_noise import PlaceNoise, place_noise
 from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Started, Step, Trained, train
 from megagp.training.replicates import Places, Replicates, places
 from megagp.training.representation import choose_representation
@@ -12,6 +13,7 @@ __all__ = [
     "Listener",
     "Objective",
     "Phase",
+    "PlaceNoise",
     "Places",
     "Recipe",
     "Replicates",
@@ -21,6 +23,7 @@ __all__ = [
     "Tally",
     "Trained",
     "choose_representation",
+    "place_noise",
     "places",
     "start_lengthscale",
     "train",

@@ -118,7 +118,8 @@ class Objective:
 
     X: n x d; Y: n x p; H: n x q; noise_scale: n, the noise variance of each point relative
     to `noise`. replicates: where Y are means of rows, what those say beyond them; the likelihood is
-    then that of the rows. The kernel and `noise` hold the hyperparameters of the last call.
+    then that of the rows. place: the variance of an effect of each place, which its rows share; None
+    for none. The kernel, `noise` and `place` hold the hyperparameters of the last call.
     """
 
     def __init__(
@@ -135,8 +136,10 @@ class Objective:
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
         replicates: Replicates | None = None,
+        place: Hyperparameter | None = None,
     ) -> None:
         self.Y, self.H, self.noise, self.noise_scale = Y, H, noise, noise_scale
+        self.place = place
         self.replicates = replicates
         self.parameters, self.solving, self.seed = parameters, solving, seed
         self.callback, self.checkpoint = callback, checkpoint
@@ -187,7 +190,11 @@ class Objective:
 
     def covariance(self) -> Covariance:
         """K̂ at the present hyperparameters."""
-        return Covariance(self.operator, self.noise.value.detach() * self.noise_scale)
+        noise = self.noise.value.detach() * self.noise_scale
+        if self.place is None:
+            return Covariance(self.operator, noise)
+        shared = float(self.place.value)
+        return Covariance(self.operator, noise + shared, shared)
 
     def __call__(
         self, theta: Vector, draw: int | None = 0, *, hold: bool = False

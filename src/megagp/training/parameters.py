@@ -19,6 +19,7 @@ BOUNDS = {
     "lengthscale": (1e-3, 1e4),
     "outputscale": (1e-4, 1e4),
     "noise_variance": (1e-8, 1e2),
+    "place_variance": (1e-8, 1e2),
 }
 OTHERWISE = (1e-3, 1e3)
 # Where there is no noise the likelihood rises slowly along a ridge of ever larger outputscale and
@@ -30,11 +31,20 @@ LARGEST_RATIO = 1e6
 class Parameters:
     """θ = the logarithms of the free hyperparameters of a kernel and of the noise variance.
 
-    noise_floor: lower bound on the noise variance.
+    noise_floor: lower bound on the noise variance. place: the variance of effects of places, if
+    there are any.
     """
 
-    def __init__(self, kernel: Kernel, noise: Hyperparameter, noise_floor: float) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        noise: Hyperparameter,
+        noise_floor: float,
+        place: Hyperparameter | None = None,
+    ) -> None:
         named = {**kernel.hyperparameters(), "noise_variance": noise}
+        if place is not None:
+            named["place_variance"] = place
         self.names = {name: h for name, h in named.items() if not h.frozen}
         # Parts of a kernel may share one hyperparameter: it has two names and one place.
         self.own = list({id(h): h for h in self.names.values()}.values())

@@ -174,13 +174,14 @@ def train(
     on_step: Listener | None = None,
     started: Started | None = None,
     replicates: Replicates | None = None,
+    place: Hyperparameter | None = None,
 ) -> Trained:
-    """Move the free hyperparameters of `kernel` and `noise` to where Y is likely.
+    """Move the free hyperparameters of `kernel`, `noise` and `place` to where Y is likely.
 
     on_step: hears of every step. started: stands for the leg on START points, if there is one.
-    replicates: as in Objective.
+    replicates, place: as in Objective.
     """
-    parameters = Parameters(kernel, noise, noise_floor)
+    parameters = Parameters(kernel, noise, noise_floor, place)
     n = len(X)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
 
@@ -199,6 +200,7 @@ def train(
             progress.iteration,
             checkpoint,
             None if replicates is None else replicates.at(rows),
+            place,
         )
 
     phases = recipe.phases(n) if len(parameters.own) else []

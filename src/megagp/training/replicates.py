@@ -14,10 +14,10 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from megagp.equal_rows import distinct
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Places(NamedTuple):
 
 def places(X: Tensor, Y: Tensor, noise_scale: Tensor) -> Places:
     """X: N x d; Y: N x p; noise_scale: N, the s_i. Cost O(N (d + p)) and a sort of N numbers."""
-    first, place = (torch.from_numpy(found) for found in _distinct(X.numpy()))
+    first, place = distinct(X)
     n, p = len(first), Y.shape[1]
     if n == len(X):
         return Places(first, place, Y, noise_scale, None)
@@ -88,26 +88,3 @@ def places(X: Tensor, Y: Tensor, noise_scale: Tensor) -> Places:
     squares = summed(weight * (Y - mean[place]).square().sum(1))
     logs = summed(noise_scale.log()) + W.log()
     return Places(first, place, mean, 1 / W, Replicates(p * (rows - 1), p * logs, squares))
-
-
-def _distinct(X: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first of each kind of row, in their order, and which of these each row is."""
-    bits = np.ascontiguousarray(X + 0.0).view(np.uint64)  # + 0.0: -0.0 is 0.0
-    keys = np.zeros(len(X), dtype=np.uint64)
-    for column, odd in zip(bits.T, _odd_numbers(bits.shape[1]), strict=True):
-        # Multiplication modulo 2⁶⁴ moves bits up only: the upper half is folded in each time.
-        keys = (keys ^ column) * odd
-        keys ^= keys >> np.uint64(32)
-    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    if not np.array_equal(bits[first[place]], bits):  # different rows with one key
-        _, first, place = np.unique(bits, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    number = np.empty_like(order)
-    number[order] = np.arange(len(order))
-    return first[order], number[place.reshape(-1)]
-
-
-def _odd_numbers(count: int) -> NDArray[np.uint64]:
-    """The same ones every time."""
-    odd: NDArray[np.uint64] = np.random.default_rng(0).integers(2**63, size=count, dtype=np.uint64)
-    return 2 * odd + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -41,17 +42,19 @@ def choose_representation(
     seed: int,
     subset: int,
     replicates: Replicates | None = None,
+    place: Hyperparameter | None = None,
 ) -> tuple[int, Started]:
     """The index of the one (n x d each) with the largest likelihood, on START random points.
 
     Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
-    learned for each, from those of `kernel` and `noise`, which stay as they are. Where they are
+    learned for each, from those of `kernel`, `noise` and `place`, which stay as they
+    are. Where they are
     close, √(START n) points decide, at most `subset`. Also: what training with the same seed on
     START points of that one comes to.
     """
     n = len(Y)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
-    candidates = [_Candidate(X, kernel, noise, noise_floor) for X in representations]
+    candidates = [_Candidate(X, kernel, noise, noise_floor, place) for X in representations]
     legs = [(START, START_STEPS), (min(subset, round(math.sqrt(START * n))), PRETRAIN_STEPS)]
     for size, steps in legs:
         # The few are quicker on a rank alone than between ranks.
@@ -107,11 +110,16 @@ class _Candidate:
     """A representation, with hyperparameters of its own, and the loss to which they came."""
 
     def __init__(
-        self, X: Tensor, kernel: Kernel, noise: Hyperparameter, noise_floor: float
+        self,
+        X: Tensor,
+        kernel: Kernel,
+        noise: Hyperparameter,
+        noise_floor: float,
+        place: Hyperparameter | None,
     ) -> None:
         self.X, self.kernel = X, kernel.copy()
-        self.noise = Hyperparameter(noise.name, float(noise.value))
-        self.parameters = Parameters(self.kernel, self.noise, noise_floor)
+        self.noise, self.place = copy(noise), copy(place)
+        self.parameters = Parameters(self.kernel, self.noise, noise_floor, self.place)
         self.memory: list[Pair] = []
         self.loss, self.evaluations, self.seconds = math.inf, 0, 0.0
 
@@ -139,6 +147,7 @@ class _Candidate:
             solving,
             seed,
             replicates=None if replicates is None else replicates.at(rows),
+            place=self.place,
         )
         objective.tolerance = PREPARED
         lbfgs(objective, steps, lambda *_: None, memory=self.memory)

@@ -113,12 +113,17 @@ def input_gradient(f: Callable[[Array], float], X: Array, step: float = 1e-5) ->
     return gradient
 
 
+def covariance(kernel: Kernel, noise: Array, X: Array) -> Array:
+    """K̂; noise: the variance of each observation's, or the covariance of all."""
+    return matrix(kernel, X, X) + (noise if noise.ndim == 2 else np.diag(noise))
+
+
 def log_likelihood(kernel: Kernel, noise: Array, X: Array, Y: Array, H: Array) -> float:
     """log N(Y; H β, K + diag(noise)), summed over the columns of Y, at the β that maximises it.
 
     β = (Hᵀ K̂⁻¹ H)⁻¹ Hᵀ K̂⁻¹ Y, a least-squares problem after both are whitened by C⁻¹.
     """
-    C = np.linalg.cholesky(matrix(kernel, X, X) + np.diag(noise))
+    C = np.linalg.cholesky(covariance(kernel, noise, X))
     white_Y, white_H = np.linalg.solve(C, Y), np.linalg.solve(C, H)
     errors = white_Y - white_H @ trend(kernel, noise, X, Y, H)
     log_determinant = 2 * np.sum(np.log(np.diagonal(C)))
@@ -130,7 +135,7 @@ def log_likelihood(kernel: Kernel, noise: Array, X: Array, Y: Array, H: Array) -
 
 def trend(kernel: Kernel, noise: Array, X: Array, Y: Array, H: Array) -> Array:
     """β by generalised least squares; the shortest one where columns of H are dependent."""
-    C = np.linalg.cholesky(matrix(kernel, X, X) + np.diag(noise))
+    C = np.linalg.cholesky(covariance(kernel, noise, X))
     return np.linalg.lstsq(np.linalg.solve(C, H), np.linalg.solve(C, Y), rcond=1e-10)[0]
 
 

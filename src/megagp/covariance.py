@@ -16,12 +16,12 @@ class Covariance:
     """K̂ = K + diag(noise), n x n.
 
     operator: symmetric K. noise: n, float64, the variance of each observation beyond K.
-    place_variance: what of that is an effect of the place, and no noise.
+    effects: n, what of that is an effect of the place, and no noise; None for nothing.
     """
 
     operator: KernelOperator
     noise: Tensor
-    place_variance: float = 0.0
+    effects: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.noise)

@@ -253,7 +253,7 @@ def _dense_gradient(covariance: Covariance, G: Tensor) -> dict[str, Tensor]:
 
 def _of_diagonal(covariance: Covariance, g: Tensor) -> dict[str, Tensor]:
     """The derivative of gᵀ diag(K̂) by the logarithms of the variances that are not K's."""
-    shared = covariance.place_variance
-    if not shared:
-        return {"noise_variance": g @ covariance.noise}
-    return {"noise_variance": g @ (covariance.noise - shared), "place_variance": shared * g.sum()}
+    noise, effects = covariance.noise, covariance.effects
+    if effects is None:
+        return {"noise_variance": g @ noise}
+    return {"noise_variance": g @ (noise - effects), "place_variance": g @ effects}

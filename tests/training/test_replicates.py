@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import reference
-from megagp import GPRegressor, load
+from megagp import GPRegressor, equal_rows, load
 from megagp.kernels import Hyperparameter, Matern32
 from megagp.mean import basis
-from megagp.training import Objective, Solving, places, replicates
+from megagp.training import Objective, PlaceEffects, Solving, places
 from megagp.training.parameters import Parameters
 
 
@@ -58,7 +58,7 @@ def test_both_zeros_are_one_place_and_neighbours_are_two():
 def test_different_rows_with_one_key_are_told_apart(monkeypatch, d):
     X, Y, scale = repeated(d=d)
     right = merged(X, Y, scale)
-    monkeypatch.setattr(replicates, "_odd_numbers", lambda count: np.zeros(count, dtype=np.uint64))
+    monkeypatch.setattr(equal_rows, "_odd_numbers", lambda count: np.zeros(count, dtype=np.uint64))
     for found, wanted in zip(merged(X, Y, scale)[:4], right[:4], strict=True):
         assert torch.equal(found, wanted)
 
@@ -70,13 +70,17 @@ def test_equal_observations_leave_no_squares():
     assert at.Y.tolist() == [[0.1], [1.1], [2.1]]
 
 
-def objective(X, Y, scale, dense_below=1000, factor=None, **solving):
+def objective(X, Y, scale, dense_below=1000, factor=None, place_variance=None, **solving):
     at = merged(X, Y, scale)
     again, noise_scale = at.replicates, at.noise_scale
     if factor is not None:
         again, noise_scale = again.scaled(factor), noise_scale * factor
     X = torch.from_numpy(X)[at.first]
     kernel, noise = Matern32([0.8, 1.3], 1.2), Hyperparameter("noise_variance", 0.07)
+    effects = None
+    if place_variance is not None:
+        place = Hyperparameter("place_variance", place_variance)
+        effects = PlaceEffects(place, torch.linspace(0.5, 2.0, len(X), dtype=torch.float64))
     return Objective(
         X,
         at.Y,
@@ -84,26 +88,31 @@ def objective(X, Y, scale, dense_below=1000, factor=None, **solving):
         kernel,
         noise,
         noise_scale,
-        Parameters(kernel, noise, 1e-8),
+        Parameters(kernel, noise, 1e-8, effects and effects.variance),
         Solving(dense_below=dense_below, **solving),
         seed=0,
         replicates=again,
+        effects=effects,
     )
 
 
 def reference_loss(f, theta, X, Y, scale):
     f.parameters.set(theta)
     noise = float(f.noise.value) * scale
+    if f.effects is not None:  # a kernel that is τ² s for equal rows
+        at = merged(X, Y, scale).place
+        noise = np.diag(noise) + f.effects.variances()[at].numpy() * (X[:, None] == X).all(2)
     kernel, H = f.operator.kernel, np.ones((len(X), 1))
     return -reference.log_likelihood(kernel, noise, X, Y, H) / Y.size
 
 
 @pytest.mark.parametrize("p", [1, 3])
 @pytest.mark.parametrize("varies", [False, True], ids=["one factor", "a factor for each place"])
-def test_the_likelihood_is_that_of_all_rows(p, varies):
+@pytest.mark.parametrize("place_variance", [None, 0.04], ids=["", "effects of places"])
+def test_the_likelihood_is_that_of_all_rows(p, varies, place_variance):
     X, Y, scale = repeated(p=p)
     factor = torch.linspace(0.3, 3.0, 40, dtype=torch.float64) if varies else None
-    f = objective(X, Y, scale, factor=factor)
+    f = objective(X, Y, scale, factor=factor, place_variance=place_variance)
     rows = scale if factor is None else scale * factor[merged(X, Y, scale).place].numpy()
     theta = f.parameters.get() + 0.2
     loss, gradient = f(theta)
@@ -115,10 +124,12 @@ def test_the_likelihood_is_that_of_all_rows(p, varies):
         assert gradient[i] == pytest.approx((up - down) / 2e-5, abs=1e-6)
 
 
-def test_the_likelihood_by_solves_is_near():
+@pytest.mark.parametrize("place_variance", [None, 0.04], ids=["", "effects of places"])
+def test_the_likelihood_by_solves_is_near(place_variance):
     X, Y, scale = repeated(300, 900)
-    exact = objective(X, Y, scale)
-    f = objective(X, Y, scale, dense_below=0, probes=200, rank=100, rtol=1e-4, probe_rtol=1e-4)
+    exact = objective(X, Y, scale, place_variance=place_variance)
+    loose = {"dense_below": 0, "probes": 200, "rank": 100, "rtol": 1e-4, "probe_rtol": 1e-4}
+    f = objective(X, Y, scale, place_variance=place_variance, **loose)
     (loss, gradient), (true, slope) = f(f.parameters.get()), exact(exact.parameters.get())
     assert loss == pytest.approx(true, abs=3 * f.last.standard_error / f.size + 1e-3)
     np.testing.assert_allclose(gradient, slope, atol=0.03)

@@ -49,6 +49,7 @@ from megagp.training import (
     Listener,
     Objective,
     Phase,
+    PlaceEffects,
     PlaceNoise,
     Places,
     Recipe,
@@ -240,11 +241,11 @@ class GPRegressor(Regressor):
         """Whether the noise was found to vary: "constant" or "varying"."""
         check_is_fitted(self)
         found = self.posterior_.noise_scale, self.posterior_.place_noise
-        return "constant" if found == (None, None) else "varying"
+        return "constant" if all(part is None for part in found) else "varying"
 
     @property
     def place_variance_(self) -> float:
-        """The variance of an effect that each place has for itself, on whitened data; 0 for none."""
+        """The variance of effects that single places have, on whitened data; 0 for none."""
         check_is_fitted(self)
         return self.posterior_.place_variance
 
@@ -365,8 +366,8 @@ class GPRegressor(Regressor):
             seeded = isinstance(self.random_state, numbers.Integral)
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
-        rows, noise, place = self._of_places(_Rows(Y, scale, at), varies, ranks)
-        X, started = self._represented(X, rows.at, kernel, noise, place, seed, ranks)
+        rows, noise, effects = self._of_places(_Rows(Y, scale, at), varies, ranks)
+        X, started = self._represented(X, rows.at, kernel, noise, effects, seed, ranks)
         H = basis(X, self.mean)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
         plan.append(("precompute", 1, 0.5 * n * n))
@@ -385,7 +386,7 @@ class GPRegressor(Regressor):
             rows,
             H,
             kernel,
-            place=place,
+            effects=effects,
             seed=seed,
             progress=progress,
             checkpoint=checkpoint,
@@ -403,6 +404,8 @@ class GPRegressor(Regressor):
             factor = factor.times(1 / level)
             noise = copy(noise)  # frozen, if it was
             noise.set(max(level * learned.noise, self._least_noise))
+            if effects is not None:
+                effects.variance.set(level * effects.variance.value)
             learned = learn(noise, factor.at(X), recipe.again(), None)
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
@@ -438,7 +441,7 @@ class GPRegressor(Regressor):
         recipe: Recipe,
         started: Started | None,
         *,
-        place: Hyperparameter | None,
+        effects: PlaceEffects | None,
         seed: int,
         progress: Progress,
         checkpoint: Checkpoint | None,
@@ -446,9 +449,12 @@ class GPRegressor(Regressor):
     ) -> _Learned:
         """Hyperparameters, moved where they are, and the posterior that follows from them.
 
-        factor: what the noise variance is multiplied by at each of X, if anything.
+        factor: what the variances of noise and of effects are multiplied by at each of X, if
+        anything.
         """
-        rows = rows if factor is None else rows.scaled(factor)
+        if factor is not None:
+            rows = rows.scaled(factor)
+            effects = None if effects is None else effects.scaled(factor)
         trained = train(
             X,
             rows.at.Y,
@@ -465,7 +471,7 @@ class GPRegressor(Regressor):
             on_step=self.on_step,
             started=started,
             replicates=rows.at.replicates,
-            place=place,
+            effects=effects,
         )
         progress.phase("precompute")
         begin, count = time.perf_counter(), trained.objective.operator.count
@@ -542,7 +548,7 @@ class GPRegressor(Regressor):
         at: Places,
         kernel: Kernel,
         noise: Hyperparameter,
-        place: Hyperparameter | None,
+        effects: PlaceEffects | None,
         seed: int,
         ranks: Ranks,
     ) -> tuple[Tensor, Started | None]:
@@ -571,7 +577,7 @@ class GPRegressor(Regressor):
                 seed=seed,
                 subset=self.subset,
                 replicates=at.replicates,
-                place=place,
+                effects=effects,
             )
         if not chosen:
             return distinct, started
@@ -580,11 +586,11 @@ class GPRegressor(Regressor):
 
     def _of_places(
         self, rows: _Rows, varies: bool, ranks: Ranks
-    ) -> tuple[_Rows, Hyperparameter, Hyperparameter | None]:
+    ) -> tuple[_Rows, Hyperparameter, PlaceEffects | None]:
         """The rows, with the noise of their places if that differs, and where training starts.
 
-        The noise variance, then frozen: rows of one place tell it. The variance of effects of
-        places, if there are any: without them one mean of equal rows would have to be believed.
+        The noise variance is then frozen: rows of one place tell it. What places differ by beyond
+        that, and what K explains, is for the effects of places.
         """
         noise = self._start_noise()
         if not varies or self.training == "none" or rows.at.replicates is None:
@@ -600,10 +606,12 @@ class GPRegressor(Regressor):
         if not tensors:
             return rows, noise, None
         own = PlaceNoise(header["typical"], tensors["factor"], tensors["left_out"])
-        place = Hyperparameter("place_variance", float(noise.value))
+        effects = PlaceEffects(
+            Hyperparameter("place_variance", float(noise.value)), torch.ones_like(own.factor)
+        )
         noise.set(own.typical)
         noise.frozen = True
-        return rows.scaled(own.factor)._replace(own=own), noise, place
+        return rows.scaled(own.factor)._replace(own=own), noise, effects
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""

@@ -19,12 +19,13 @@ def noise_factor(
 ) -> Scale | None:
     """What the noise variance, which is `level`, is to be multiplied by; None for 1.
 
-    floor: what the noise variance is at least, then.
+    floor: what the noise variance is at least, then. Effects of places, which no other place tells,
+    count as noise.
     """
-    if not float((out.noise / out.variances).median()) >= NOISE_SHARE:
+    if not float((out.alone / out.variances).median()) >= NOISE_SHARE:
         return None
-    latent = (out.variances - out.noise).clamp(min=0.0)
-    found = Errors(posterior.X[out.rows], out.errors, latent, out.noise)
+    latent = (out.variances - out.alone).clamp(min=0.0)
+    found = Errors(posterior.X[out.rows], out.errors, latent, out.alone)
     return learn_scale(found, floor / level, seed)
 
 

@@ -39,7 +39,8 @@ class LeftOut(NamedTuple):
 
     rows: the training points that they are of, as indices. errors: n x p, of predictions.
     variances: of these errors; noise: what of that is noise. residual: n x p, what the solve has
-    left of the observations, a part of the errors.
+    left of the observations, a part of the errors. effects: what of the variances is the effect of
+    the place, if there are any.
     """
 
     rows: Tensor
@@ -47,6 +48,12 @@ class LeftOut(NamedTuple):
     variances: Tensor
     noise: Tensor
     residual: Tensor
+    effects: Tensor | None = None
+
+    @property
+    def alone(self) -> Tensor:
+        """What of the variances no other place shares."""
+        return self.noise if self.effects is None else self.noise + self.effects
 
 
 def rows_left_out(
@@ -65,8 +72,8 @@ def rows_left_out(
     row i's place have the weight τ = Σ w_j / σ² and the mean ȳ, of which the weights that predict
     know ȳ - r. From both, f ~ N((m + v τ (ȳ - r)) / (1 + v τ), v / (1 + v τ)).
     Y: N x p; noise_scale: N, s_i = 1 / w_i, relative to the noise that `out` has for one of 1 / W.
-    left_out: N, what the noise of all rows of its place is to be multiplied by when this one is left
-    out; None for 1.
+    left_out: N, what the noise of all rows of its place is multiplied by when it is left out; None
+    for 1.
     """
     where = torch.full((len(at.first),), -1)
     where[out.rows] = torch.arange(len(out.rows))
@@ -88,7 +95,8 @@ def rows_left_out(
     known = (outside + gain[:, None] * theirs) / (1 + gain)[:, None]
     noise = level * noise_scale[rows]
     variances = latent / (1 + gain) + noise
-    return LeftOut(place, Y[rows] - known, variances, noise, out.residual[of])
+    effects = None if out.effects is None else out.effects[of] / (1 + gain)
+    return LeftOut(place, Y[rows] - known, variances, noise, out.residual[of], effects)
 
 
 def variances_left_out(

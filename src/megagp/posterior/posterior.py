@@ -55,14 +55,15 @@ def most_pivots(n: int) -> int:
 class Posterior:
     """All that predictions need, on whitened data.
 
-    X: n x d. noise: n, what K̂ has beyond K. weights: n x p. trend_weights: G, n x q. pivots: the points on which the
-    preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
+    X: n x d. noise: n, what K̂ has beyond K. weights: n x p. trend_weights: G, n x q. pivots: the
+    points on which the preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
     calibration: what all variances at new points are to be multiplied by, noise included; None for
         1. Those below are before that.
-    place_variance: τ², the variance of an effect of each place: a part of `noise`, and of the
-        function. place_noise: n, what the noise variance of new observations at the places X is
-        multiplied by; None for 1.
+    effects: n, the variances of effects of the places X: a part of `noise`, and of the function;
+        None for none. place_variance: that of other places, times noise_scale.
+    place_noise: n, what the noise variance of new observations at the places X is multiplied by;
+        None for 1.
     """
 
     X: Tensor
@@ -79,6 +80,7 @@ class Posterior:
     engine: str = "auto"
     noise_scale: Scale | None = None
     calibration: Scale | None = None
+    effects: Tensor | None = None
     place_variance: float = 0.0
     place_noise: Tensor | None = None
 
@@ -148,8 +150,9 @@ class Posterior:
         mean = self._products(self.X[rows], self.weights) + self._trend_at(self.X[rows])
         residual = Y[rows] - mean - self.noise[rows, None] * weights
         errors = weights * variances[:, None] + residual
-        noise = self.noise[rows] - self.place_variance
-        return LeftOut(rows, errors, variances, noise, residual)
+        effects = None if self.effects is None else self.effects[rows]
+        noise = self.noise[rows] if effects is None else self.noise[rows] - effects
+        return LeftOut(rows, errors, variances, noise, residual, effects)
 
     def solve(self, B: Tensor) -> SolveResult:
         """K̂⁻¹ B for columns of k(X, x), precise enough for their variances.
@@ -192,9 +195,16 @@ class Posterior:
 
     @cached_property
     def _effect(self) -> PlaceEffect | None:
-        if not self.place_variance:
+        if self.effects is None:
             return None
-        return PlaceEffect(self.place_variance, self.noise, self.weights, self._places)
+        return PlaceEffect(
+            self.effects,
+            self.noise,
+            self.weights,
+            self._places,
+            self.place_variance,
+            self.noise_scale,
+        )
 
     @cached_property
     def _K_hat(self) -> Covariance:

@@ -63,6 +63,9 @@ def precompute(
         max_iter=max_iter,
         neighbours=neighbours,
         engine=objective.solving.engine,
-        place_variance=covariance.place_variance,
+        place_variance=0.0
+        if objective.effects is None
+        else float(objective.effects.variance.value),
+        effects=covariance.effects,
     )
     return posterior, result

@@ -45,8 +45,9 @@ def pack(posterior: Posterior) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "trend_covariance": posterior.trend.covariance,
         "pivots": posterior.pivots,
     }
-    if posterior.place_variance:
+    if posterior.effects is not None:
         header["place_variance"] = posterior.place_variance
+        tensors["effects"] = posterior.effects
     if posterior.place_noise is not None:
         tensors["place_noise"] = posterior.place_noise
     for name, scale in zip(SCALES, (posterior.noise_scale, posterior.calibration), strict=True):
@@ -82,14 +83,14 @@ def unpack(
     neighbours = require(header, "neighbours", int, type(None))
     kernel = kernel_from_json(require(header, "kernel", dict), kernels)
     kernel.check_inputs(d)
-    place_variance = 0.0  # files of models without such effects do not have it
-    if "place_variance" in header:
+    effects, place_variance = None, 0.0
+    if "effects" in tensors:
+        effects = require_tensor(tensors, "effects", n)
+        if not bool(((effects > 0) & (effects < noise)).all()):
+            raise StorageError("effects: expected positive variances below `noise`, got others")
         place_variance = float(require(header, "place_variance", float))
-        if not 0 < place_variance < float(noise.min()):
-            raise StorageError(
-                "place_variance: expected a positive number below all of noise, got "
-                f"{place_variance}"
-            )
+        if not 0 < place_variance < math.inf:
+            raise StorageError(f"place_variance: expected a positive number, got {place_variance}")
     place_noise = None
     if "place_noise" in tensors:
         place_noise = require_tensor(tensors, "place_noise", n)
@@ -119,6 +120,7 @@ def unpack(
         engine=require(header, "engine", str),
         noise_scale=noise_scale,
         calibration=calibration,
+        effects=effects,
         place_variance=place_variance,
         place_noise=place_noise,
     )

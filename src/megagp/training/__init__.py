@@ -1,6 +1,7 @@
 """Learning hyperparameters by maximising the marginal likelihood."""
 
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
+from megagp.training.place_effects import PlaceEffects
 from megagp.training.place_noise import PlaceNoise, place_noise
 from megagp.training.recipe import METHODS, Listener, Phase, Recipe, Started, Step, Trained, train
 from megagp.training.replicates import Places, Replicates, places
@@ -13,6 +14,7 @@ __all__ = [
     "Listener",
     "Objective",
     "Phase",
+    "PlaceEffects",
     "PlaceNoise",
     "Places",
     "Recipe",

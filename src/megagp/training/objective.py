@@ -20,6 +20,7 @@ from megagp.preconditioners import AdaptivePreconditioner, Preconditioner
 from megagp.solvers import Callback, Saver
 from megagp.training.journal import pack, unpack
 from megagp.training.parameters import Parameters, Vector
+from megagp.training.place_effects import PlaceEffects
 from megagp.training.replicates import Replicates
 
 # Up to this n the dense way is taken; `make bench-solvers` prints where it is the quicker one.
@@ -118,8 +119,8 @@ class Objective:
 
     X: n x d; Y: n x p; H: n x q; noise_scale: n, the noise variance of each point relative
     to `noise`. replicates: where Y are means of rows, what those say beyond them; the likelihood is
-    then that of the rows. place: the variance of an effect of each place, which its rows share; None
-    for none. The kernel, `noise` and `place` hold the hyperparameters of the last call.
+    then that of the rows. effects: of places, which their rows share; None for none. The kernel,
+    `noise` and `effects` hold the hyperparameters of the last call.
     """
 
     def __init__(
@@ -136,10 +137,10 @@ class Objective:
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
         replicates: Replicates | None = None,
-        place: Hyperparameter | None = None,
+        effects: PlaceEffects | None = None,
     ) -> None:
         self.Y, self.H, self.noise, self.noise_scale = Y, H, noise, noise_scale
-        self.place = place
+        self.effects = effects
         self.replicates = replicates
         self.parameters, self.solving, self.seed = parameters, solving, seed
         self.callback, self.checkpoint = callback, checkpoint
@@ -191,10 +192,10 @@ class Objective:
     def covariance(self) -> Covariance:
         """K̂ at the present hyperparameters."""
         noise = self.noise.value.detach() * self.noise_scale
-        if self.place is None:
+        if self.effects is None:
             return Covariance(self.operator, noise)
-        shared = float(self.place.value)
-        return Covariance(self.operator, noise + shared, shared)
+        effects = self.effects.variances()
+        return Covariance(self.operator, noise + effects, effects)
 
     def __call__(
         self, theta: Vector, draw: int | None = 0, *, hold: bool = False

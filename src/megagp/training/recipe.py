@@ -18,6 +18,7 @@ from megagp.progress import Progress
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
 from megagp.training.parameters import Parameters, Vector
+from megagp.training.place_effects import PlaceEffects
 from megagp.training.replicates import Replicates
 
 DENSE_STEPS = 100
@@ -174,14 +175,16 @@ def train(
     on_step: Listener | None = None,
     started: Started | None = None,
     replicates: Replicates | None = None,
-    place: Hyperparameter | None = None,
+    effects: PlaceEffects | None = None,
 ) -> Trained:
-    """Move the free hyperparameters of `kernel`, `noise` and `place` to where Y is likely.
+    """Move the free hyperparameters of `kernel`, `noise` and `effects` to where Y is likely.
 
     on_step: hears of every step. started: stands for the leg on START points, if there is one.
-    replicates, place: as in Objective.
+    replicates, effects: as in Objective.
     """
-    parameters = Parameters(kernel, noise, noise_floor, place)
+    parameters = Parameters(
+        kernel, noise, noise_floor, None if effects is None else effects.variance
+    )
     n = len(X)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
 
@@ -200,7 +203,7 @@ def train(
             progress.iteration,
             checkpoint,
             None if replicates is None else replicates.at(rows),
-            place,
+            None if effects is None else effects.at(rows),
         )
 
     phases = recipe.phases(n) if len(parameters.own) else []

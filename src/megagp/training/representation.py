@@ -19,6 +19,7 @@ from megagp.mean import basis
 from megagp.training.objective import Objective, Solving
 from megagp.training.optimisers import MEMORY, Pair, lbfgs
 from megagp.training.parameters import Parameters
+from megagp.training.place_effects import PlaceEffects
 from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS, Started
 from megagp.training.replicates import Replicates
 
@@ -42,19 +43,19 @@ def choose_representation(
     seed: int,
     subset: int,
     replicates: Replicates | None = None,
-    place: Hyperparameter | None = None,
+    effects: PlaceEffects | None = None,
 ) -> tuple[int, Started]:
     """The index of the one (n x d each) with the largest likelihood, on START random points.
 
     Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
-    learned for each, from those of `kernel`, `noise` and `place`, which stay as they
-    are. Where they are
+    learned for each, from those of `kernel`, `noise` and `effects`, which stay as
+    they are. Where they are
     close, √(START n) points decide, at most `subset`. Also: what training with the same seed on
     START points of that one comes to.
     """
     n = len(Y)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
-    candidates = [_Candidate(X, kernel, noise, noise_floor, place) for X in representations]
+    candidates = [_Candidate(X, kernel, noise, noise_floor, effects) for X in representations]
     legs = [(START, START_STEPS), (min(subset, round(math.sqrt(START * n))), PRETRAIN_STEPS)]
     for size, steps in legs:
         # The few are quicker on a rank alone than between ranks.
@@ -115,11 +116,13 @@ class _Candidate:
         kernel: Kernel,
         noise: Hyperparameter,
         noise_floor: float,
-        place: Hyperparameter | None,
+        effects: PlaceEffects | None,
     ) -> None:
         self.X, self.kernel = X, kernel.copy()
-        self.noise, self.place = copy(noise), copy(place)
-        self.parameters = Parameters(self.kernel, self.noise, noise_floor, self.place)
+        self.noise = copy(noise)
+        self.effects = None if effects is None else effects.copy()
+        place = None if self.effects is None else self.effects.variance
+        self.parameters = Parameters(self.kernel, self.noise, noise_floor, place)
         self.memory: list[Pair] = []
         self.loss, self.evaluations, self.seconds = math.inf, 0, 0.0
 
@@ -147,7 +150,7 @@ class _Candidate:
             solving,
             seed,
             replicates=None if replicates is None else replicates.at(rows),
-            place=self.place,
+            effects=None if self.effects is None else self.effects.at(rows),
         )
         objective.tolerance = PREPARED
         lbfgs(objective, steps, lambda *_: None, memory=self.memory)

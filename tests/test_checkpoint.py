@@ -109,6 +109,21 @@ def test_a_fit_whose_noise_varies_is_resumed_in_its_second_part(tmp_path, monkey
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
 
 
+def test_a_fit_with_effects_of_places_is_resumed(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    X, y = (np.concatenate([A, A[:400], A[:400]]) for A in data())
+    y[-400:] += np.where(np.arange(400) % 4 == 0, 0.5, 0.0) * rng.normal(size=400)
+    monkeypatch.setitem(globals(), "data", lambda: (X, y))
+    expected = regressor(None, noise_model="varying").fit(X, y)
+    assert expected.place_variance_ > 0
+    with pytest.raises(Interrupted):
+        fit_until(monkeypatch, regressor(tmp_path, noise_model="varying"), 2)
+    model = regressor(tmp_path, noise_model="varying")
+    assert fit_until(monkeypatch, model, 100) == expected.n_iter_ - 2
+    found, wanted = (m.predict(X[:9], return_std=True) for m in (model, expected))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
 def test_a_finished_fit_is_not_made_again(tmp_path, monkeypatch, uninterrupted):
     regressor(tmp_path).fit(*data())
     again = regressor(tmp_path)

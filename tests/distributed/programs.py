@@ -42,6 +42,7 @@ def everything(size: int) -> dict[str, Any]:
         "uneven": solves(uneven),
         "fits": fits(),
         "varying": varying(),
+        "effects": effects(),
         "kept": kept(),
         "represented": represented(),
         "unseeded": unseeded_fit(),
@@ -173,6 +174,18 @@ def varying() -> dict[str, Any]:
     mean, std = model.predict(X[:7], return_std=True)
     varies, calibrated = model.noise_model_ == "varying", model.calibration_ == "local"
     return {"mean": mean, "std": std, "varies": float(varies), "calibrated": float(calibrated)}
+
+
+def effects() -> dict[str, Any]:
+    """A fit whose places have noise of their own, as rank 0 finds it, and effects."""
+    X, y = (np.concatenate([A, A[:400], A[:400]]) for A in data(1600))
+    y[-400:] += np.where(np.arange(400) % 4 == 0, 0.5, 0.0) * np.random.default_rng(1).normal(
+        size=400
+    )
+    model = small_regressor(None).set_params(training="adam", steps=2, noise_model="varying")
+    model.fit(X, y)
+    mean, std = model.predict(X[397:404], return_std=True)
+    return {"mean": mean, "std": std, "place variance": model.place_variance_}
 
 
 def represented() -> dict[str, Any]:

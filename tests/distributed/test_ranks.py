@@ -102,6 +102,12 @@ def test_noise_that_varies(alone, together):
     same_on_all(together, "varying")
 
 
+def test_effects_of_places(alone, together):
+    assert alone["effects"]["place variance"] > 0
+    compare(together[0]["effects"], alone["effects"], rtol=1e-3, atol=1e-4)
+    same_on_all(together, "effects")
+
+
 def test_choice_of_inputs(alone, together):
     assert (alone["represented"]["clear"], alone["represented"]["error"]) == (1, 1.0)
     compare(together[0]["represented"], alone["represented"], rtol=1e-5, atol=1e-6)

@@ -27,9 +27,9 @@ def test_squares_are_those_of_rows_predicted_from_the_others():
     X, Y = rows(np.ones(12), p=2)
     scale = torch.rand(len(X), generator=torch.Generator().manual_seed(0)).double() + 0.5
     at = places(X, Y, scale)
-    squares = Squares.of(at, Y, scale)
+    squares = Squares.of(at, Y, scale, 1e-4)
     for j in range(len(X)):
-        others = ((X == X[j]).all(1) & (torch.arange(len(X)) != j)).numpy()
+        others = ((X[j] == X).all(1) & (torch.arange(len(X)) != j)).numpy()
         if not others.any():
             assert float(squares.own[j]) == float(squares.others[j]) == 0
             continue
@@ -54,15 +54,19 @@ def test_too_few_rows_say_nothing():
     assert found(alone, alone)[1] is None
 
 
+def test_noise_below_the_least_is_that():
+    assert found(*rows(np.where(np.arange(800) % 4 == 0, 0.5, 0.0)), least=3.0)[1] is None
+    X, _ = rows(np.zeros(800))
+    assert found(X, torch.zeros_like(X))[1] is None
+
+
 @pytest.mark.parametrize("p", [1, 2])
 def test_noise_of_two_sizes(p):
     std = np.where(np.arange(1000) % 4 == 0, 0.5, 0.0)
-    at, own = found(*rows(std, most=20, p=p), least=1e-3)
+    X, Y = rows(std, most=20, p=p)
+    at, own = found(X, Y, least=1e-3)
     count = torch.bincount(at.place)
-    noise, truth = (
-        own.typical * own.factor,
-        torch.from_numpy(std)[at.of(rows(std, most=20)[0])[:, 0].long()],
-    )
+    noise, truth = own.typical * own.factor, torch.from_numpy(std)[at.of(X)[:, 0].long()]
     assert float(noise.min()) >= 1e-3
     many = count > 12
     assert float(noise[many & (truth == 0)].max()) < 0.05

@@ -45,8 +45,10 @@ def _facts(fitted: Any) -> Iterator[tuple[str, str]]:
         yield "target", str(fitted.extra_["target"])
     yield "kernel", repr(fitted.kernel_)
     varies = getattr(fitted, "noise_model_", "constant") == "varying"
-    average = ", varies; this is its geometric mean" if varies else ""
-    yield "noise variance", f"{float(fitted.noise_variance_):.6g}{average}"
+    typical = ", varies; this is a typical one" if varies else ""
+    yield "noise variance", f"{float(fitted.noise_variance_):.6g}{typical}"
+    if getattr(fitted, "place_variance_", 0.0):
+        yield "variance of effects of single places", f"{float(fitted.place_variance_):.6g}"
     if getattr(fitted, "calibration_", "none") == "local":
         yield "calibration", "variances are multiplied by a factor that varies"
     yield "log marginal likelihood", f"{float(fitted.log_marginal_likelihood_):.6g}"

@@ -6,7 +6,6 @@ import numbers
 import time
 import warnings
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -97,7 +96,10 @@ class GPRegressor(Regressor):
     noise_model : "auto", "constant" or "varying"
         One noise variance for all points, or one that varies with x, learned from the errors of
         training points that are predicted from all others, if it foretells those better and
-        noise is most of them. "auto" is "varying" with quality="best" and "constant" otherwise.
+        noise is most of them. Where rows share their inputs, each such place may have noise of its
+        own as well, if that foretells the rows better; what is then left between neighbours is a
+        part of the function that belongs to single places. "auto" is "varying" with quality="best"
+        and "constant" otherwise.
     calibration : "auto", "none" or "local"
         "local" multiplies all predicted variances by a smooth function of x, learned from the
         same errors, if it foretells them better than a constant: for functions that are rougher
@@ -158,7 +160,9 @@ class GPRegressor(Regressor):
     Attributes
     ----------
     kernel_, noise_variance_ : learned, on whitened data
-    noise_model_ : "constant" or "varying"; then noise_variance_ is the geometric mean
+    noise_model_ : "constant" or "varying"; then noise_variance_ is the geometric mean over x, of
+        places with one row
+    place_variance_ : of what the function has at single places alone, on whitened data; 0 for none
     calibration_ : "none" or "local"
     inputs_ : "standard" or "ranks"
     log_marginal_likelihood_ : of the training set, in the units of y; from probes for large n
@@ -366,7 +370,8 @@ class GPRegressor(Regressor):
             seeded = isinstance(self.random_state, numbers.Integral)
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
-        rows, noise, effects = self._of_places(_Rows(Y, scale, at), varies, ranks)
+        given = _Rows(Y, scale, at)
+        rows, noise, effects = self._of_places(given, varies, ranks)
         X, started = self._represented(X, rows.at, kernel, noise, effects, seed, ranks)
         H = basis(X, self.mean)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
@@ -383,16 +388,14 @@ class GPRegressor(Regressor):
         learn = partial(
             self._learn,
             X,
-            rows,
             H,
             kernel,
-            effects=effects,
             seed=seed,
             progress=progress,
             checkpoint=checkpoint,
             ranks=ranks,
         )
-        learned = learn(noise, None, recipe, started)
+        learned = learn(rows, noise, effects, recipe, started)
         phases = learned.phases
         factor = None
         if varies:
@@ -402,11 +405,11 @@ class GPRegressor(Regressor):
             learned.objective.operator.forget()  # what it has kept, before another is made
             level = float(factor.at(X).log().mean().exp())
             factor = factor.times(1 / level)
-            noise = copy(noise)  # frozen, if it was
-            noise.set(max(level * learned.noise, self._least_noise))
+            start = max(level * learned.noise, self._least_noise)
+            rows, noise, effects = self._scaled(given, factor.at(X), start, effects, ranks)
             if effects is not None:
                 effects.variance.set(level * effects.variance.value)
-            learned = learn(noise, factor.at(X), recipe.again(), None)
+            learned = learn(rows, noise, effects, recipe.again(), None)
             learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
             phases = [*phases, *learned.phases]
         if self._calibrates:
@@ -433,28 +436,20 @@ class GPRegressor(Regressor):
     def _learn(
         self,
         X: Tensor,
-        rows: _Rows,
         H: Tensor,
         kernel: Kernel,
+        rows: _Rows,
         noise: Hyperparameter,
-        factor: Tensor | None,
+        effects: PlaceEffects | None,
         recipe: Recipe,
         started: Started | None,
         *,
-        effects: PlaceEffects | None,
         seed: int,
         progress: Progress,
         checkpoint: Checkpoint | None,
         ranks: Ranks,
     ) -> _Learned:
-        """Hyperparameters, moved where they are, and the posterior that follows from them.
-
-        factor: what the variances of noise and of effects are multiplied by at each of X, if
-        anything.
-        """
-        if factor is not None:
-            rows = rows.scaled(factor)
-            effects = None if effects is None else effects.scaled(factor)
+        """Hyperparameters, moved where they are, and the posterior that follows from them."""
         trained = train(
             X,
             rows.at.Y,
@@ -612,6 +607,25 @@ class GPRegressor(Regressor):
         noise.set(own.typical)
         noise.frozen = True
         return rows.scaled(own.factor)._replace(own=own), noise, effects
+
+    def _scaled(
+        self,
+        given: _Rows,
+        factor: Tensor,
+        start: float,
+        effects: PlaceEffects | None,
+        ranks: Ranks,
+    ) -> tuple[_Rows, Hyperparameter, PlaceEffects | None]:
+        """As `_of_places`, with variances times a factor for each of n places.
+
+        start: of the noise variance, where it is one for all but for the factor.
+        """
+        rows = given.scaled(factor)
+        if effects is not None:
+            found, noise, again = self._of_places(rows, True, ranks)
+            if again is not None:
+                return found, noise, effects.scaled(factor)
+        return rows, Hyperparameter("noise_variance", start), None
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""

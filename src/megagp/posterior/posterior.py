@@ -56,7 +56,8 @@ class Posterior:
     """All that predictions need, on whitened data.
 
     X: n x d. noise: n, what K̂ has beyond K. weights: n x p. trend_weights: G, n x q. pivots: the
-    points on which the preconditioner and the variance rest. rtol: loosest tolerance of solves for exact variances.
+    points on which the preconditioner and the variance rest. rtol: loosest tolerance of solves for
+    exact variances.
     noise_scale: what the noise variance of new observations is multiplied by; None for 1.
     calibration: what all variances at new points are to be multiplied by, noise included; None for
         1. Those below are before that.

@@ -51,15 +51,19 @@ class PlaceNoise(NamedTuple):
 
 @dataclass(frozen=True)
 class Squares:
-    """t_j, summed over p outputs, and q - t_j and ν of the rows that are to foretell it; N each."""
+    """t_j, summed over p outputs, and q - t_j and ν of the rows that are to foretell it; N each.
+
+    least: N, what S is at least.
+    """
 
     own: Tensor
     others: Tensor
     further: Tensor
+    least: Tensor
     p: int
 
     @classmethod
-    def of(cls, at: Places, Y: Tensor, noise_scale: Tensor) -> Squares:
+    def of(cls, at: Places, Y: Tensor, noise_scale: Tensor, least: float) -> Squares:
         """Those of N rows; zeros for rows alone at their place."""
         assert at.replicates is not None
         share = at.noise_scale[at.place] / noise_scale  # w_j / W
@@ -67,42 +71,50 @@ class Squares:
         further = at.replicates.further[at.place]
         squares = (Y - at.Y[at.place]).square().sum(1) / noise_scale
         own = torch.where(further > 0, squares / (1 - share), 0.0)
-        return cls(own, (q - own).clamp(min=0.0), (further - p).clamp(min=0.0), p)
+        others, further = (q - own).clamp(min=0.0), (further - p).clamp(min=0.0)
+        return cls(own, others, further, least / noise_scale, p)
 
     def beside(self, at: Places) -> Squares:
         """Those of rows that are not alone."""
         assert at.replicates is not None
         rows = at.replicates.further[at.place] > 0
-        return Squares(self.own[rows], self.others[rows], self.further[rows], self.p)
+        own, others, further, least = (
+            part[rows] for part in (self.own, self.others, self.further, self.least)
+        )
+        return Squares(own, others, further, least, self.p)
 
-    def loss(self, S: NDArray[np.float64] | float) -> float:
+    def foretold(self, A: float, B: float) -> Tensor:
+        """S, N."""
+        return _variance(A, B, self.others, self.further, self.least)
+
+    def loss(self, S: Tensor) -> float:
         """Minus the log density of a value, up to a constant."""
-        t = self.own.numpy()
-        return float(np.mean(np.log(S) + t / (self.p * S))) / 2
+        return 0.5 * float((S.log() + self.own / (self.p * S)).mean())
 
 
 def place_noise(at: Places, Y: Tensor, noise_scale: Tensor, least: float) -> PlaceNoise | None:
     """The noise of places; None if one noise variance for all foretells rows as well.
 
-    Y: N x p; noise_scale: N, c. least: what no noise variance is below.
+    Y: N x p; noise_scale: N, c, the same for rows of a place. least: what no noise variance S c is
+    below.
     """
     if at.replicates is None:
         return None
-    squares = Squares.of(at, Y, noise_scale)
-    prior = _prior(squares.beside(at), least)
+    squares = Squares.of(at, Y, noise_scale, least)
+    prior = _prior(squares.beside(at))
     if prior is None:
         return None
-    A, B = prior
-    typical, again = max(B / A, least), at.replicates
-    factor = _variance(A, B, again.squares, again.further, least) / typical
-    left_out = _variance(A, B, squares.others, squares.further, least) / typical
-    return PlaceNoise(typical, factor, left_out)
+    (A, B), again = prior, at.replicates
+    typical = B / A
+    factor = _variance(A, B, again.squares, again.further, squares.least[at.first]) / typical
+    return PlaceNoise(typical, factor, squares.foretold(A, B) / typical)
 
 
-def _prior(found: Squares, least: float) -> tuple[float, float] | None:
+def _prior(found: Squares) -> tuple[float, float] | None:
     """A and B."""
     if len(found.own) < FEWEST:
         return None
+    least = float(found.least.min())
     common = max(float(found.own.mean()) / found.p, least)
 
     def prior(theta: NDArray[np.float64]) -> tuple[float, float]:
@@ -110,7 +122,7 @@ def _prior(found: Squares, least: float) -> tuple[float, float] | None:
         return A, A * math.exp(theta[1])
 
     def loss(theta: NDArray[np.float64]) -> float:
-        return found.loss(_variance(*prior(theta), found.others, found.further, least).numpy())
+        return found.loss(found.foretold(*prior(theta)))
 
     # The inverse of a mean of 1 / S is no larger than the mean of S.
     limits = [(math.log(SMALLEST), math.log(LARGEST)), (math.log(least), math.log(common) + 1e-9)]
@@ -119,8 +131,9 @@ def _prior(found: Squares, least: float) -> tuple[float, float] | None:
         for A in SHAPES
     ]
     best = min(tried, key=lambda result: float(result.fun))
-    return prior(best.x) if best.fun < found.loss(common) - GAIN else None
+    one = found.loss(found.least.clamp(min=common))
+    return prior(best.x) if best.fun < one - GAIN else None
 
 
-def _variance(A: float, B: float, q: Tensor, further: Tensor, least: float) -> Tensor:
-    return ((B + 0.5 * q) / (A + 0.5 * further)).clamp(min=least)
+def _variance(A: float, B: float, q: Tensor, further: Tensor, least: Tensor) -> Tensor:
+    return ((B + 0.5 * q) / (A + 0.5 * further)).maximum(least)

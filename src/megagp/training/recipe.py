@@ -137,6 +137,7 @@ class Step:
     """Where training is after a step: the best hyperparameters so far, of this phase.
 
     kernel: a copy. loss: minus the log likelihood per observation, of the phase's points.
+    place_variance: 0 where places have no effects.
     """
 
     phase: str
@@ -145,6 +146,7 @@ class Step:
     loss: float
     kernel: Kernel
     noise_variance: float
+    place_variance: float = 0.0
 
 
 Listener: TypeAlias = Callable[[Step], None]
@@ -287,5 +289,7 @@ def _snapshot(phase: Phase, objective: Objective, step: int, theta: Vector) -> S
     here = parameters.get()
     parameters.set(theta)
     kernel, noise = objective.operator.kernel.copy(), float(objective.noise.value)
+    effects = objective.effects
+    place = 0.0 if effects is None else float(effects.variance.value)
     parameters.set(here)
-    return Step(phase.name, phase.size, step, phase.loss, kernel, noise)
+    return Step(phase.name, phase.size, step, phase.loss, kernel, noise, place)

@@ -183,13 +183,14 @@ def test_places_that_mostly_show_no_noise(tmp_path):
 
     X, y = observed(place)
     X_new, y_new = observed(rng.integers(200, size=200))
-    settings = {"noise_model": "varying", "inputs": "ranks", "random_state": 0}
+    settings = {"inputs": "ranks", "random_state": 0}
     kernel = Matern32([1.0, 3.0], 1.0)
     for each in kernel.hyperparameters().values():
         each.frozen = True
     model = GPRegressor(kernel, **settings).fit(X, y)
     assert model.noise_model_ == "varying"
     assert model.place_variance_ * y.var() > 0.1
+    assert GPRegressor(kernel, noise_model="constant", **settings).fit(X, y).place_variance_ == 0
     mean, found = model.predict(X_new, return_std=True)
     calm = std[[int(np.flatnonzero((points == x).all(1))[0]) for x in X_new]] == 0
     assert np.abs(y_new - mean)[calm].mean() < 0.02

@@ -94,12 +94,12 @@ class GPRegressor(Regressor):
         The mean function; its coefficients follow by generalised least squares, and their
         uncertainty is part of the predicted variance.
     noise_model : "auto", "constant" or "varying"
-        One noise variance for all points, or one that varies with x, learned from the errors of
-        training points that are predicted from all others, if it foretells those better and
-        noise is most of them. Where rows share their inputs, each such place may have noise of its
-        own as well, if that foretells the rows better; what is then left between neighbours is a
-        part of the function that belongs to single places. "auto" is "varying" with quality="best"
-        and "constant" otherwise.
+        One noise variance for all points, or ones that differ. Where rows share their inputs, each
+        such place has noise of its own, if that foretells the rows better; what is then left
+        between neighbours is a part of the function that belongs to single places. "varying" looks
+        for noise that varies with x as well, learned from the errors of training points that are
+        predicted from all others, and takes it if it foretells those better and noise is most of
+        them. "auto" does so with quality="best".
     calibration : "auto", "none" or "local"
         "local" multiplies all predicted variances by a smooth function of x, learned from the
         same errors, if it foretells them better than a constant: for functions that are rougher
@@ -280,6 +280,7 @@ class GPRegressor(Regressor):
             "residual_neighbours": 0,
             "variance": "lanczos",
             "inputs": "standard",
+            "noise_model": "constant",
         }
         return cls(**{**settings, **changes})
 
@@ -291,11 +292,12 @@ class GPRegressor(Regressor):
         """
         inputs, outputs = self._training_set(X, y)
         scale = _noise_scale(noise_scale, len(inputs))
-        varies = self._noise_may_vary(noise_scale is not None)
+        given = noise_scale is not None
+        differs, varies = self._noise_may_differ(given), self._noise_may_vary(given)
         ranks = self._ranks()
         check_same(ranks, X=inputs, y=outputs, noise_scale=scale)
         with self._progress(ranks) as progress:
-            self._fit_whitened(inputs, outputs, scale, varies, progress, ranks)
+            self._fit_whitened(inputs, outputs, scale, differs, varies, progress, ranks)
         return self
 
     def predict(
@@ -357,8 +359,16 @@ class GPRegressor(Regressor):
         return samples[:, 0] if self._one_output else samples
 
     def _fit_whitened(
-        self, X: Tensor, Y: Tensor, scale: Tensor, varies: bool, progress: Progress, ranks: Ranks
+        self,
+        X: Tensor,
+        Y: Tensor,
+        scale: Tensor,
+        differs: bool,
+        varies: bool,
+        progress: Progress,
+        ranks: Ranks,
     ) -> None:
+        """differs, varies: whether noise may be that of its place, and vary with x."""
         at = places(X, Y, scale)
         n, d = len(at.first), X.shape[1]
         kernel = self._start_kernel(at.of(X))
@@ -371,7 +381,7 @@ class GPRegressor(Regressor):
             checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
             seed = checkpoint.seed
         given = _Rows(Y, scale, at)
-        rows, noise, effects = self._of_places(given, varies, ranks)
+        rows, noise, effects = self._of_places(given, differs, ranks)
         X, started = self._represented(X, rows.at, kernel, noise, effects, seed, ranks)
         H = basis(X, self.mean)
         plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
@@ -495,6 +505,10 @@ class GPRegressor(Regressor):
             rows,
         )
 
+    def _noise_may_differ(self, given: bool) -> bool:
+        """given: as below."""
+        return self.noise_model != "constant" and self.training != "none" and not given
+
     def _noise_may_vary(self, given: bool) -> bool:
         """given: whether the user has said what the noise of each row is, up to a factor."""
         if self.noise_model == "varying" and given:
@@ -580,7 +594,7 @@ class GPRegressor(Regressor):
         return represented, started
 
     def _of_places(
-        self, rows: _Rows, varies: bool, ranks: Ranks
+        self, rows: _Rows, differs: bool, ranks: Ranks
     ) -> tuple[_Rows, Hyperparameter, PlaceEffects | None]:
         """The rows, with the noise of their places if that differs, and where training starts.
 
@@ -588,7 +602,7 @@ class GPRegressor(Regressor):
         that, and what K explains, is for the effects of places.
         """
         noise = self._start_noise()
-        if not varies or self.training == "none" or rows.at.replicates is None:
+        if not differs or rows.at.replicates is None:
             return rows, noise, None
 
         def found() -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -9,7 +9,7 @@ import torch
 
 import reference
 from megagp import GPRegressor, load
-from megagp.kernels import Matern32
+from megagp.kernels import RBF, Matern32
 from megagp.likelihood import Trend
 from megagp.posterior import Posterior, pack, rows_left_out, unpack
 from megagp.storage import StorageError
@@ -162,7 +162,7 @@ def test_files_keep_the_bits_and_are_checked(broken):
     wrong = {
         "variance": {"place_variance": math.inf},
         "word": {"place_variance": "much"},
-        "effects": {"effects": tensors["noise"]},
+        "effects": {"effects": 1.01 * tensors["noise"]},
         "effects below 0": {"effects": -tensors["effects"]},
         "factors": {"place_noise": -tensors["place_noise"]},
     }[broken]
@@ -210,3 +210,30 @@ def test_places_that_mostly_show_no_noise(tmp_path):
     assert again.place_variance_ == model.place_variance_
     for one, other in zip((mean, found), again.predict(X_new, return_std=True), strict=True):
         assert np.array_equal(one, other)
+
+
+def test_means_are_as_exact_as_places_claim_to_know_them():
+    # Nearly all places show no noise, so that little is unknown of a smooth function: far less than
+    # `rtol` of y. An outputscale that is large makes β large, and residuals of K̂⁻¹ H count.
+    rng = np.random.default_rng(3)
+    points, noisy = rng.uniform(-1, 1, size=(1700, 2)), rng.random(1700) < 0.1
+    place = np.repeat(np.arange(1700), rng.integers(1, 4, 1700))
+    y = (points[:, 0] ** 2 + points[:, 1])[place] + 0.1 * noisy[place] * rng.normal(size=len(place))
+    model = GPRegressor(RBF([1.0, 1.0]), random_state=0).fit(points[place], y)
+    assert model.place_variance_ > 0
+    fitted, X_new = model.posterior_, torch.from_numpy(rng.uniform(-1, 1, size=(200, 2)))
+    mean, std = model.predict(X_new.numpy(), return_std=True, latent=True)
+    X, new = fitted.X.numpy(), model._whitened(X_new).numpy()
+    K = reference.matrix(fitted.kernel, X, X) + np.diag(fitted.noise.numpy())
+    Y = model._y_whitening.apply(places(*_of(points[place], y)).Y).numpy()
+    H = np.ones((len(X), 1))
+    V = np.linalg.solve(K, np.column_stack([Y, H]))
+    beta = (H.T @ V[:, :1]) / (H.T @ V[:, 1:])
+    exact = reference.matrix(fitted.kernel, new, X) @ (V[:, :1] - V[:, 1:] @ beta) + beta
+    exact = model._y_whitening.undo(torch.from_numpy(exact))[:, 0].numpy()
+    assert np.sqrt(np.mean((mean - exact) ** 2)) < 0.3 * np.median(std)
+
+
+def _of(X, y):
+    """X, Y and noise_scale of `places`."""
+    return torch.from_numpy(X), torch.from_numpy(y[:, None]), torch.ones(len(y)).double()

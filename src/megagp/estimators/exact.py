@@ -312,6 +312,8 @@ class GPRegressor(Regressor):
         """The mean at X (m, or m x p); with it standard deviations, or the joint covariance.
 
         The deviations are those of a new observation; with `latent`, of the function itself.
+        What rows that share their inputs have said of a place counts for rows that equal these to
+        the last bit.
         variance: "joint" (an upper bound from the preconditioner's pivots and each point's
         nearest training points, usually within 2 %), "lanczos" (the paper's cache, also an
         upper bound, often loose), "exact" (a solve for each point); each times the calibration,

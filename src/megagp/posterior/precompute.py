@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from megagp.likelihood import generalised_least_squares
 from megagp.posterior.posterior import Posterior, most_pivots
 from megagp.preconditioners import random_pivots
 from megagp.solvers import Callback, Cholesky, SolveResult, solve
 from megagp.training import Objective
+
+# What residuals may be of the noise that places of their own have, in root mean square. A residual
+# is an error of the mean, where that follows the data, and most such places claim to know theirs.
+NOISE_SHARE = 0.03
 
 
 def precompute(
@@ -35,7 +40,7 @@ def precompute(
             covariance,
             B,
             P.solve,
-            rtol=rtol,
+            rtol=_tolerances(objective, covariance.noise, B, rtol),
             max_iter=max_iter,
             x0=start,
             callback=callback,
@@ -69,3 +74,23 @@ def precompute(
         effects=covariance.effects,
     )
     return posterior, result
+
+
+def _tolerances(objective: Objective, noise: Tensor, B: Tensor, rtol: float) -> Tensor:
+    """On ‖r‖ / ‖b‖, for each column [Y, H].
+
+    Weights K̂⁻¹ (Y - H β) have the residual r_Y - r_H β: columns of H are solved so far that β is no
+    reason for more. Of places that have noise of their own, D on the diagonal of K̂ = K + D: with
+    C = K - K K̂⁻¹ K the covariance of the mean and K K̂⁻¹ r its error, that is off by
+    rᵀ K̂⁻¹ K D⁻¹ r <= rᵀ D⁻¹ r, relative to what is not known of it.
+    """
+    p, size = objective.Y.shape[1], B.norm(dim=0).clamp(min=1e-300)
+    allowed = rtol * size
+    if objective.effects is not None:
+        limit = NOISE_SHARE * (len(noise) / float((1 / noise).mean())) ** 0.5
+        allowed[:p] = allowed[:p].clamp(max=limit)
+    if objective.last is not None:
+        beta = objective.last.trend.coefficients.abs().clamp(min=1e-300)
+        allowed[p:] = allowed[p:].minimum((allowed[:p] / beta).amin(dim=1))
+    found: Tensor = allowed / size
+    return found

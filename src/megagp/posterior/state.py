@@ -86,8 +86,8 @@ def unpack(
     effects, place_variance = None, 0.0
     if "effects" in tensors:
         effects = require_tensor(tensors, "effects", n)
-        if not bool(((effects > 0) & (effects < noise)).all()):
-            raise StorageError("effects: expected positive variances below `noise`, got others")
+        if not bool(((effects > 0) & (effects <= noise)).all()):
+            raise StorageError("effects: expected positive variances, at most `noise`, got others")
         place_variance = float(require(header, "place_variance", float))
         if not 0 < place_variance < math.inf:
             raise StorageError(f"place_variance: expected a positive number, got {place_variance}")

@@ -41,7 +41,7 @@ DRIFT = 2.0
 PROGRESS = 1e-3
 # What a solve consists of, beside its status and coefficients.
 CHANGING = (
-    *("X", "R", "S", "RS", "P", "residual", "iterations", "best", "best_X", "since_best"),
+    *("X", "R", "P", "residual", "iterations", "best", "best_X", "since_best"),
     *("first_energy", "best_energy", "restarted", "rz", "start"),
 )
 
@@ -86,7 +86,8 @@ def pcg(
     rtol: tolerance on ‖B - A X‖ / ‖B‖, one for all columns or one for each.
     natural: with rᵀ P⁻¹ r in place of ‖r‖². That is next to rᵀ A⁻¹ r, the error of x in the norm
     of A, and what quadratic forms need; it costs nothing more.
-    smooth: find s, of which ‖B - A s‖ never rises, in place of x; without `natural` or `verify`.
+    smooth: find s, of which ‖B - A s‖ never rises from one RECOMPUTE to the next, in place of x;
+    without `natural` or `verify`.
     excess: a column is done, too, when rᵀP⁻¹r is at most this; t.
     pooled: these columns are done together, when the root mean square of their residuals, each
     relative to its tolerance, is at most 1. Neither with `verify`, which knows the residuals of
@@ -267,6 +268,8 @@ class _Run:
         self._restart(a[self.residual[a] > DRIFT * claimed])
         if before is not None:  # s has drifted as x has, of which it is a mean
             self.RS[:, a] += self.R[:, a] - before
+            again = a[self.restarted[a]]
+            self.S[:, again], self.RS[:, again] = self.X[:, again], self.R[:, again]
             self.residual[a] = self._relative(self.RS[:, a], a)
         energy = self._energy()
         least = self.best_energy - PROGRESS * (self.first_energy - self.best_energy)
@@ -341,9 +344,12 @@ class _Run:
             self.verify()
         self.recompute(torch.cat([stuck, unfinished]))
 
+    def _changing(self) -> tuple[str, ...]:
+        return (*CHANGING, "S", "RS") if self.smooth else CHANGING
+
     def state(self) -> dict[str, Tensor]:
         """All that changes from one iteration to the next, in finite numbers."""
-        found: dict[str, Tensor] = {name: getattr(self, name) for name in CHANGING}
+        found: dict[str, Tensor] = {name: getattr(self, name) for name in self._changing()}
         found["status"] = torch.tensor([list(Status).index(s) for s in self.status])
         found["products"] = torch.tensor(self.products)
         for name, rows in (("alpha", self.alpha), ("beta", self.beta)):
@@ -355,9 +361,10 @@ class _Run:
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Be at the iteration at which `state` was called."""
-        for name in (*CHANGING, "refuted"):
+        for name in (*self._changing(), "refuted"):
             setattr(self, name, state[name])
-        self._take_found(self.S, self.RS)
+        if not self.smooth:
+            self._take_found(self.X, self.R)
         self.status = [list(Status)[i] for i in state["status"].tolist()]
         self.products = int(state["products"])
         self.alpha = list(torch.where(state["alpha_known"], state["alpha"], torch.nan))

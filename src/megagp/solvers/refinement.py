@@ -135,7 +135,7 @@ class _Correction:
     def offer(self, state: Callable[[], dict[str, Tensor]]) -> None:
         def corrected() -> dict[str, Tensor]:
             x, iterations, made = self._x.clone(), self._iterations.clone(), state()
-            x[:, self._columns] += made["S"]
+            x[:, self._columns] += made["S" if "S" in made else "X"]
             iterations[self._columns] += made["iterations"]
             return {"x": x, "iterations": iterations}
 

@@ -53,6 +53,8 @@ class Parameters:
             low, high = BOUNDS.get(h.name, OTHERWISE)
             if h is noise:
                 low = noise_floor
+            elif h.name == "outputscale" and place is not None and noise.frozen:
+                high = min(high, float(noise.value) * LARGEST_RATIO)
             lower.append(np.full(h.raw.numel(), np.log(low)))
             upper.append(np.full(h.raw.numel(), np.log(high)))
         self.lower = np.concatenate(lower) if lower else np.zeros(0)

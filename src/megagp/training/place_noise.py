@@ -32,8 +32,9 @@ from megagp.training.replicates import Places
 
 # Fewer rows with others beside them say nothing about how noise differs.
 FEWEST = 200
-# Nats per value that noise of each place's own must gain over one for all.
-GAIN = 0.01
+# Nats per value, and in all, that noise of each place's own must gain over one for all. By chance
+# it gains about one.
+GAIN, IN_ALL = 0.01, 5.0
 # Where searches for A start, and how far they go: beyond that it is one noise for all.
 SHAPES, SMALLEST, LARGEST = (0.1, 1.0, 10.0), 1e-4, 1e4
 
@@ -132,7 +133,8 @@ def _prior(found: Squares) -> tuple[float, float] | None:
     ]
     best = min(tried, key=lambda result: float(result.fun))
     one = found.loss(found.least.clamp(min=common))
-    return prior(best.x) if best.fun < one - GAIN else None
+    worth = max(GAIN, IN_ALL / len(found.own))
+    return prior(best.x) if best.fun < one - worth else None
 
 
 def _variance(A: float, B: float, q: Tensor, further: Tensor, least: Tensor) -> Tensor:

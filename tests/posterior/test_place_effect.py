@@ -11,7 +11,7 @@ import reference
 from megagp import GPRegressor, load
 from megagp.kernels import RBF, Matern32
 from megagp.likelihood import Trend
-from megagp.posterior import Posterior, pack, rows_left_out, unpack
+from megagp.posterior import Posterior, Scale, pack, rows_left_out, unpack
 from megagp.storage import StorageError
 from megagp.training import places
 
@@ -237,3 +237,13 @@ def test_means_are_as_exact_as_places_claim_to_know_them():
 def _of(X, y):
     """X, Y and noise_scale of `places`."""
     return torch.from_numpy(X), torch.from_numpy(y[:, None]), torch.ones(len(y)).double()
+
+
+def test_known_places_are_not_calibrated():
+    # Where all rows have agreed, errors of other rows would say that there are none at all.
+    X, Y, noise = rows()
+    made, *_ = posterior(X, Y, noise)
+    scale = Scale(made.X[:3], torch.zeros(3).double(), 1.0, math.log(1e-3))
+    made = replace(made, calibration=scale, place_noise=torch.ones(len(made.X)).double())
+    found = made.calibration_at(torch.cat([made.X[:4], made.X[:4] + 0.1]))
+    np.testing.assert_allclose(found, [1.0] * 4 + [1e-3] * 4, rtol=1e-12)

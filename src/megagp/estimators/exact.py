@@ -412,7 +412,8 @@ class GPRegressor(Regressor):
         factor = None
         if varies:
             find = partial(noise_factor, level=learned.noise, floor=self._least_noise, seed=seed)
-            factor = self._factor(NOISE_PHASE, learned, find, progress, ranks)
+            errors = partial(_Learned.left_out, learned)
+            factor = self._factor(NOISE_PHASE, learned, errors, find, progress, ranks)
         if factor is not None:
             learned.objective.operator.forget()  # what it has kept, before another is made
             level = float(factor.at(X).log().mean().exp())
@@ -426,7 +427,8 @@ class GPRegressor(Regressor):
             phases = [*phases, *learned.phases]
         if self._calibrates:
             find = partial(calibration_factor, seed=seed)
-            found = self._factor(CALIBRATION_PHASE, learned, find, progress, ranks)
+            errors = partial(_Learned.left_out, learned, elsewhere=True)
+            found = self._factor(CALIBRATION_PHASE, learned, errors, find, progress, ranks)
             learned = replace(learned, posterior=replace(learned.posterior, calibration=found))
         self.posterior_, self.kernel_ = learned.posterior, kernel
         self.noise_variance_ = learned.noise
@@ -532,6 +534,7 @@ class GPRegressor(Regressor):
         self,
         phase: str,
         learned: _Learned,
+        errors: Callable[[], LeftOut],
         find: Callable[[Posterior, LeftOut], Scale | None],
         progress: Progress,
         ranks: Ranks,
@@ -543,7 +546,7 @@ class GPRegressor(Regressor):
         if kept is None:
 
             def packed() -> tuple[dict[str, Any], dict[str, Tensor]]:
-                found = find(learned.posterior, learned.left_out)
+                found = find(learned.posterior, errors())
                 # A checkpoint that knows of no factor is not one that knows nothing.
                 return {}, {"none": torch.ones(1)} if found is None else found.pack(phase)
 
@@ -801,12 +804,20 @@ class _Learned:
     rows: _Rows
 
     @cached_property
-    def left_out(self) -> LeftOut:
-        """Errors of training rows that are predicted from all others."""
-        out = self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
-        if self.rows.at.replicates is None:
-            return out
+    def _places_left_out(self) -> LeftOut:
+        return self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
+
+    def left_out(self, elsewhere: bool = False) -> LeftOut:
+        """Errors of training rows that are predicted from all others.
+
+        elsewhere: where places have noise of their own, of rows alone at theirs.
+        """
+        out = self._places_left_out
         Y, noise_scale, at, own = self.rows
+        if at.replicates is None:
+            return out
+        if elsewhere and own is not None:
+            return out.at(at.replicates.further[out.rows] == 0)
         # A row's own error is not to tell how large it may be.
         left_out = None if own is None else own.left_out / own.factor[at.place]
         return rows_left_out(out, at, Y, noise_scale, LEFT_OUT, self.seed, left_out)

@@ -50,6 +50,12 @@ class LeftOut(NamedTuple):
     residual: Tensor
     effects: Tensor | None = None
 
+    def at(self, some: Tensor) -> LeftOut:
+        """Those of some of them."""
+        effects = None if self.effects is None else self.effects[some]
+        rows, errors, variances, noise, residual = (part[some] for part in self[:5])
+        return LeftOut(rows, errors, variances, noise, residual, effects)
+
     @property
     def alone(self) -> Tensor:
         """What of the variances no other place shares."""

@@ -129,10 +129,17 @@ class Posterior:
         return noise if self.noise_scale is None else noise * self.noise_scale.at(X_new)
 
     def calibration_at(self, X_new: Tensor) -> Tensor:
-        """What all variances at new points are to be multiplied by, m."""
+        """What all variances at new points are to be multiplied by, m.
+
+        1 at places with noise of their own, which that tells: where all rows have agreed, errors
+        of other rows would say that there are none.
+        """
         if self.calibration is None:
             return torch.ones(len(X_new), dtype=torch.float64)
-        return self.calibration.at(X_new)
+        factor = self.calibration.at(X_new)
+        if self.place_noise is None:
+            return factor
+        return torch.where(self._places.find(X_new) < 0, factor, 1.0)
 
     def leave_one_out(self, Y: Tensor, count: int, seed: int) -> LeftOut:
         """About `count` training points, or all, each predicted from all others. Y: n x p."""

@@ -415,25 +415,36 @@ void bind_joint(nb::module_& m, const std::string& bits) {
           "instruction_set"_a);
 }
 
-// w and v (vecchia_ops.h) of points first .. first + rows given their predecessors, rows x m.
+// w and v (vecchia_ops.h) of `points` given their predecessors, n x m, with B for L in their rows.
 template <class T>
 void vecchia_weights(const std::vector<Input>& inputs, Vector noise,
-                     nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> L,
+                     nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> L,
                      nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> nearest,
-                     int64_t first, double least, Output w,
+                     nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> points,
+                     double least, Output w,
                      nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu> v, int threads,
                      const std::string& instruction_set) {
     const InstructionSet& isa = find(instruction_set);
     const Run run = make_run(threads, 0, 1);
     const int64_t n = static_cast<int64_t>(noise.shape(0)),
-                  rows = static_cast<int64_t>(nearest.shape(0)),
+                  rows = static_cast<int64_t>(points.shape(0)),
                   m = static_cast<int64_t>(nearest.shape(1));
     expect(static_cast<int64_t>(L.shape(0)) == n, "L: expected n x k");
-    expect(first >= 0 && first + rows <= n, "first: expected rows within the n points");
+    expect(static_cast<int64_t>(nearest.shape(0)) == n, "nearest: expected n x m");
     expect(m <= VECCHIA_MOST, "nearest: expected at most 512 predecessors");
+    std::vector<int64_t> place(n, -1);  // among the points that are wanted
+    for (int64_t r = 0; r < rows; ++r) {
+        expect(points(r) >= 0 && points(r) < n && place[points(r)] < 0,
+               "points: expected some of the n points, each once");
+        place[points(r)] = r;
+    }
     for (int64_t r = 0; r < rows; ++r)
-        for (int64_t j = 0; j < m; ++j)
-            expect(nearest(r, j) >= -1 && nearest(r, j) < n, "nearest: expected points, or -1");
+        for (int64_t j = 0; j < m; ++j) {
+            const int64_t before = nearest(points(r), j);
+            expect(before >= -1 && before < n, "nearest: expected points, or -1");
+            expect(before < 0 || place[before] < r,
+                   "nearest: expected points that come before their own in `points`");
+        }
     expect(static_cast<int64_t>(w.shape(0)) == rows && static_cast<int64_t>(w.shape(1)) == m,
            "w: expected rows x m");
     expect(static_cast<int64_t>(v.shape(0)) == rows, "v: expected one entry per row");
@@ -441,21 +452,21 @@ void vecchia_weights(const std::vector<Input>& inputs, Vector noise,
     std::vector<ComponentInput> components;
     for (const Input& in : inputs) components.push_back(joint_component(in, n, 0));
     const VecchiaJob<T> job{
-        nullptr,        0, noise.data(), L.data(), static_cast<int64_t>(L.shape(1)),
-        nearest.data(), m, first,        least};
+        nullptr,        0, noise.data(),  L.data(), static_cast<int64_t>(L.shape(1)),
+        nearest.data(), m, points.data(), least};
     unlocked([&] {
         if constexpr (sizeof(T) == 4)
-            vecchia(isa.vecchia32, job, components, n, rows, run, w.data(), v.data());
+            vecchia(isa.vecchia32, job, components, n, rows, run, L.data(), w.data(), v.data());
         else
-            vecchia(isa.vecchia64, job, components, n, rows, run, w.data(), v.data());
+            vecchia(isa.vecchia64, job, components, n, rows, run, L.data(), w.data(), v.data());
     });
 }
 
 template <class T>
 void bind_vecchia(nb::module_& m, const char* name) {
     m.def(name, &vecchia_weights<T>, "components"_a, "noise"_a, "L"_a.noconvert(),
-          "nearest"_a.noconvert(), "first"_a, "least"_a, "w"_a.noconvert(), "v"_a.noconvert(),
-          "threads"_a, "instruction_set"_a);
+          "nearest"_a.noconvert(), "points"_a.noconvert(), "least"_a, "w"_a.noconvert(),
+          "v"_a.noconvert(), "threads"_a, "instruction_set"_a);
 }
 
 using Whole = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -476,17 +487,14 @@ class PySparseRows {
             expect(columns(e) >= 0 && columns(e) < width, "columns: expected 0 .. width");
     }
 
-    template <class T>
-    void times(Whole which, nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> X,
-               nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> out, int threads) const {
+    void times(Matrix X, Output out, int threads) const {
         expect(static_cast<int64_t>(X.shape(0)) == width_, "X: expected a row for each column");
-        expect(out.shape(0) == which.shape(0) && out.shape(1) == X.shape(1),
+        expect(static_cast<int64_t>(out.shape(0)) == rows() && out.shape(1) == X.shape(1),
                "out: expected rows x columns of X");
-        expect_rows(which);
         const Run run = make_run(threads, 0, 1);
         unlocked([&] {
-            sparse_times(view(), which.data(), static_cast<int64_t>(which.shape(0)), X.data(),
-                         static_cast<int64_t>(X.shape(1)), out.data(), run);
+            sparse_times(view(), rows(), X.data(), static_cast<int64_t>(X.shape(1)), out.data(),
+                         run);
         });
     }
 
@@ -558,10 +566,7 @@ NB_MODULE(_native, m) {
     nb::class_<PySparseRows>(m, "SparseRows")
         .def(nb::init<Whole, Columns, Vector, int64_t>(), "starts"_a.noconvert(),
              "columns"_a.noconvert(), "values"_a.noconvert(), "width"_a)
-        .def("times32", &PySparseRows::times<float>, "which"_a, "X"_a.noconvert(),
-             "out"_a.noconvert(), "threads"_a)
-        .def("times64", &PySparseRows::times<double>, "which"_a, "X"_a.noconvert(),
-             "out"_a.noconvert(), "threads"_a)
+        .def("times", &PySparseRows::times, "X"_a.noconvert(), "out"_a.noconvert(), "threads"_a)
         .def("solve", &PySparseRows::solve, "order"_a, "Z"_a.noconvert());
     m.def(
         "kept_factor_size",

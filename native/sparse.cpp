@@ -13,12 +13,11 @@ constexpr int64_t TOGETHER = 64;            // columns that are summed at a time
 constexpr int64_t WORTH_THREADS = 1 << 17;  // multiply-adds
 
 // sum = the first `count` entries of a row, times columns c .. c + width of X.
-template <class T>
-inline void add_up(const SparseRows& A, int64_t begin, int64_t end, const T* X, int64_t t,
+inline void add_up(const SparseRows& A, int64_t begin, int64_t end, const double* X, int64_t t,
                    int64_t c, int64_t width, double* sum) {
     std::fill(sum, sum + width, 0.0);
     for (int64_t e = begin; e < end; ++e) {
-        const T* x = X + A.columns[e] * t + c;
+        const double* x = X + A.columns[e] * t + c;
         const double a = A.values[e];
         for (int64_t j = 0; j < width; ++j) sum[j] += a * x[j];
     }
@@ -26,22 +25,18 @@ inline void add_up(const SparseRows& A, int64_t begin, int64_t end, const T* X, 
 
 }  // namespace
 
-template <class T>
-void sparse_times(const SparseRows& A, const int64_t* which, int64_t count, const T* X, int64_t t,
-                  T* out, const Run& run) {
-    int64_t work = 0;
-    for (int64_t s = 0; s < count; ++s) work += t * (A.starts[which[s] + 1] - A.starts[which[s]]);
+void sparse_times(const SparseRows& A, int64_t count, const double* X, int64_t t, double* out,
+                  const Run& run) {
+    const int64_t work = t * (A.starts[count] - A.starts[0]);
     auto some = [&](int, int64_t task) {
         double sum[TOGETHER];
         const int64_t end = std::min(count, (task + 1) * ROWS_PER_TASK);
-        for (int64_t s = task * ROWS_PER_TASK; s < end; ++s) {
-            const int64_t i = which[s];
+        for (int64_t i = task * ROWS_PER_TASK; i < end; ++i)
             for (int64_t c = 0; c < t; c += TOGETHER) {
                 const int64_t width = std::min(TOGETHER, t - c);
                 add_up(A, A.starts[i], A.starts[i + 1], X, t, c, width, sum);
-                for (int64_t j = 0; j < width; ++j) out[s * t + c + j] = static_cast<T>(sum[j]);
+                std::copy_n(sum, width, out + i * t + c);
             }
-        }
     };
     const int64_t tasks = (count + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
     if (run.threads > 1 && work >= WORTH_THREADS)
@@ -49,11 +44,6 @@ void sparse_times(const SparseRows& A, const int64_t* which, int64_t count, cons
     else
         for (int64_t task = 0; task < tasks; ++task) some(0, task);
 }
-
-template void sparse_times(const SparseRows&, const int64_t*, int64_t, const float*, int64_t,
-                           float*, const Run&);
-template void sparse_times(const SparseRows&, const int64_t*, int64_t, const double*, int64_t,
-                           double*, const Run&);
 
 void sparse_solve(const SparseRows& A, const int64_t* order, int64_t count, double* Z, int64_t t) {
     double sum[TOGETHER];

@@ -13,10 +13,9 @@ struct SparseRows {
     const double* values;
 };
 
-// out (count x t) = A[which] X, X row-major with t columns; sums in double.
-template <class T>
-void sparse_times(const SparseRows& A, const int64_t* which, int64_t count, const T* X, int64_t t,
-                  T* out, const Run& run);
+// out (count x t) = A X, A with `count` rows, X row-major with t columns.
+void sparse_times(const SparseRows& A, int64_t count, const double* X, int64_t t, double* out,
+                  const Run& run);
 
 // Z (rows x t) = A^-1 Z, for A whose row order[s] has entries in columns order[0 .. s] alone, that
 // on the diagonal last.

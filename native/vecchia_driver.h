@@ -6,11 +6,13 @@
 
 namespace megagp {
 
-// Weights w (rows x m) and variances v (rows) of the job's rows; its components are filled in from
-// `components`, whose x are features of the n points.
+// Weights w (rows x m) and variances v (rows) of the job's points, and B in the place of their rows
+// of L, which is `L`; its components are filled in from `components`, whose x are features of the n
+// points. Every predecessor that is among the points comes before its point there: from last to
+// first, nothing is overwritten that is still needed.
 template <class T>
 void vecchia(const VecchiaOps<T>& ops, VecchiaJob<T> job,
              const std::vector<ComponentInput>& components, int64_t n, int64_t rows, const Run& run,
-             double* w, double* v);
+             T* L, double* w, double* v);
 
 }  // namespace megagp

@@ -3,7 +3,9 @@
 //
 // Row i of the inverse factor of R = K + diag(noise) - L L^T: with N the predecessors of point i,
 //
-//   w = R_NN^-1 R_Ni,    v = R_ii - R_iN w.
+//   w = R_NN^-1 R_Ni,    v = R_ii - R_iN w,
+//
+// and of B = U L it is (L_i - w L_N) / sqrt(v), for which the rows of L are at hand.
 #pragma once
 #include <cstdint>
 
@@ -20,17 +22,19 @@ struct VecchiaJob {
     const double* noise;  // n
     const T* L;           // n x k
     int64_t k;
-    const int64_t* nearest;  // rows x m: the predecessors of point first + row, -1 for none
-    int64_t m, first;
-    double least;  // v is at least this share of the noise
+    const int64_t* nearest;  // n x m: the predecessors of each point, -1 for none
+    int64_t m;
+    const int64_t* points;  // those whose rows are wanted
+    double least;           // v is at least this share of the noise
 };
 
 template <class T>
 struct VecchiaOps {
     int64_t (*room)(int64_t m);  // entries
-    // Writes w (rows x m, 0 where there is no predecessor) and v of rows begin .. end.
+    // Writes w (0 where there is no predecessor, m for each), v and B (k for each) of points
+    // begin .. end of those that are wanted.
     void (*rows)(const VecchiaJob<T>&, int64_t begin, int64_t end, double* room, double* w,
-                 double* v);
+                 double* v, T* B);
 };
 
 }  // namespace megagp

@@ -115,7 +115,7 @@ def vecchia32(
     noise: NDArray[float64],
     L: NDArray[float32] | _Matrix,
     nearest: NDArray[int64],
-    first: int,
+    points: NDArray[int64],
     least: float,
     w: _Matrix,
     v: NDArray[float64],
@@ -133,10 +133,7 @@ class SparseRows:
         values: NDArray[float64],
         width: int,
     ) -> None: ...
-    def times32(
-        self, which: NDArray[int64], X: NDArray[float32], out: NDArray[float32], threads: int
-    ) -> None: ...
-    def times64(self, which: NDArray[int64], X: _Matrix, out: _Matrix, threads: int) -> None: ...
+    def times(self, X: _Matrix, out: _Matrix, threads: int) -> None: ...
     def solve(self, order: NDArray[int64], Z: _Matrix) -> None: ...
 
 def instruction_sets() -> list[str]: ...

@@ -21,15 +21,10 @@ def matrix(rows, width, share=0.3, seed=0):
 @pytest.mark.parametrize(
     ("rows", "width", "t"), [(1, 1, 1), (40, 30, 3), (9, 50, 130), (1500, 700, 5)]
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_times(rows, width, t, dtype):
+def test_times(rows, width, t):
     S, A = matrix(rows, width)
-    X = torch.from_numpy(np.random.default_rng(1).normal(size=(width, t))).to(dtype)
-    expected = A @ X.double().numpy()
-    rtol = 1e-6 if dtype == torch.float32 else 1e-12
-    np.testing.assert_allclose(S.times(X).numpy(), expected, rtol=rtol, atol=rtol)
-    which = np.array([rows - 1, 0, rows // 2])
-    np.testing.assert_array_equal(S.times(X, which).numpy(), S.times(X).numpy()[which])
+    X = torch.from_numpy(np.random.default_rng(1).normal(size=(width, t)))
+    np.testing.assert_allclose(S.times(X).numpy(), A @ X.numpy(), rtol=1e-12, atol=1e-12)
 
 
 def test_some_rows_and_their_transposition():
@@ -82,12 +77,12 @@ def test_wrong_shapes_are_refused():
     S, _ = matrix(6, 5)
     with pytest.raises(ValueError, match="X: expected a row"):
         S.times(torch.zeros(6, 2, dtype=torch.float64))
-    with pytest.raises(ValueError, match="rows: expected some"):
-        S.times(torch.zeros(5, 2, dtype=torch.float64), np.array([6]))
     with pytest.raises(ValueError, match="columns: expected 0"):
         SparseRows(np.array([0, 1]), np.array([3], dtype=np.int32), np.ones(1), 3)
     with pytest.raises(ValueError, match="starts: expected rising"):
         SparseRows(np.array([0, 2, 1]), np.zeros(2, dtype=np.int32), np.ones(2), 3)
     swapped = SparseRows(np.array([0, 1, 2]), np.array([1, 0], dtype=np.int32), np.ones(2), 2)
+    with pytest.raises(ValueError, match="rows: expected some"):
+        swapped.solve(np.array([0, 2]), torch.zeros(2, 1, dtype=torch.float64))
     with pytest.raises(ValueError, match="diagonal last"):
         swapped.solve(np.arange(2), torch.zeros(2, 1, dtype=torch.float64))

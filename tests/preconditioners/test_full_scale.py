@@ -13,7 +13,6 @@ from megagp.preconditioners import (
     FullScale,
     PivotedCholesky,
     Predecessors,
-    full_scale,
     nearest_predecessors,
     pivoted_cholesky,
     random_pivots,
@@ -132,8 +131,7 @@ def test_far_fewer_iterations_than_the_pivots_alone():
 
 def test_float32_storage_is_of_one_matrix(monkeypatch):
     monkeypatch.setattr(pivoted_cholesky, "IN_FLOAT64", 0)
-    for module in (full_scale, pivoted_cholesky):
-        monkeypatch.setattr(module, "CHUNK", 64)
+    monkeypatch.setattr(pivoted_cholesky, "CHUNK", 64)
     covariance = problem(200)
     P = make(covariance, 40, 5)
     assert P._B.dtype == torch.float32

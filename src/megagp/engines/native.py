@@ -475,21 +475,23 @@ def vecchia_weights(
     noise: Tensor,
     L: Tensor,
     nearest: np.typing.NDArray[np.int64],
-    first: int,
+    points: np.typing.NDArray[np.int64],
     least: float,
     instruction_set: str = "",
 ) -> tuple[Tensor, Tensor]:
-    """w and v of points first .. first + rows given their predecessors; native/vecchia_ops.h."""
-    w = torch.empty(nearest.shape, dtype=torch.float64)
-    v = torch.empty(len(nearest), dtype=torch.float64)
-    L = L.contiguous()
+    """w and v of `points` given their predecessors, whose rows of L become those of U L.
+
+    nearest: n x m. A predecessor that is among `points` comes before; native/vecchia_ops.h.
+    """
+    w = torch.empty(len(points), nearest.shape[1], dtype=torch.float64)
+    v = torch.empty(len(points), dtype=torch.float64)
     weigh = _native.vecchia32 if L.dtype == torch.float32 else _native.vecchia64
     weigh(
         component_inputs(kernel, X, X[:0]),
         noise.contiguous().numpy(),
         L.numpy(),
         np.ascontiguousarray(nearest),
-        first,
+        np.ascontiguousarray(points),
         least,
         w.numpy(),
         v.numpy(),

@@ -44,12 +44,10 @@ class SparseRows:
         starts = turned.indptr.astype(np.int64)
         return SparseRows(starts, turned.indices.astype(np.int32), turned.data, len(self))
 
-    def times(self, X: Tensor, rows: NDArray[np.int64] | None = None) -> Tensor:
-        """This matrix, or some of its rows, times X (width x t), in the precision of X."""
-        which = np.arange(len(self)) if rows is None else rows
-        out = X.new_empty(len(which), X.shape[1])
-        multiply = self._rows.times32 if X.dtype == torch.float32 else self._rows.times64
-        multiply(which, X.contiguous().numpy(), out.numpy(), torch.get_num_threads())
+    def times(self, X: Tensor) -> Tensor:
+        """This matrix times X, width x t."""
+        out = X.new_empty(len(self), X.shape[1])
+        self._rows.times(X.contiguous().numpy(), out.numpy(), torch.get_num_threads())
         return out
 
     def solve(self, order: NDArray[np.int64], Z: Tensor) -> None:

@@ -17,14 +17,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from megagp.covariance import Covariance
 from megagp.engines import SparseRows
-from megagp.preconditioners.pivoted_cholesky import CHUNK, in_float64, low_rank
+from megagp.preconditioners.pivoted_cholesky import in_float64, low_rank
 from megagp.preconditioners.predecessors import Predecessors
-from megagp.preconditioners.vecchia import predict
+from megagp.preconditioners.vecchia import whiten
 
 
 class FullScale:
@@ -39,13 +38,13 @@ class FullScale:
         self.rows = self.ranks.rows(len(covariance))
         # A row of U needs the rows of L of its predecessors, so L is gathered, and given up again.
         L = self.ranks.gather(low_rank(covariance, pivots, self.rows), len(covariance))
-        U, self._log_v = _inverse_factor(covariance, L, predecessors.nearest, self.rows)
+        U, self._log_v = _inverse_factor(covariance, L, predecessors, self.rows)
         self._order = predecessors.order
         self._U = U
         # Own rows of U, and what they contribute to Uᵀ.
         self._own = U if self.ranks.size == 1 else U.some(self.rows)
         self._own_T = self._own.transposed()
-        self._B = _times(U, L, predecessors.order, self.rows)
+        self._B = L if self.ranks.size == 1 else L[self.rows].clone()
         A = torch.zeros(self.rank, self.rank, dtype=torch.float64)
         for _, B in self._chunks():
             A.addmm_(B.T, B)
@@ -88,11 +87,20 @@ class FullScale:
 
 
 def _inverse_factor(
-    covariance: Covariance, L: Tensor, nearest: NDArray[np.int64], own: slice
+    covariance: Covariance, L: Tensor, predecessors: Predecessors, own: slice
 ) -> tuple[SparseRows, float]:
-    """U, and Σ log v; rows `own` are made here, the others by other ranks."""
+    """U, and Σ log v; rows `own` are made here, the others by other ranks.
+
+    Rows `own` of L become those of U L.
+    """
+    nearest, order = predecessors.nearest, predecessors.order
     n, m = nearest.shape
-    found = covariance.ranks.gather(torch.column_stack(predict(covariance, L, nearest, own)), n)
+    mine = order[(order >= own.start) & (order < own.stop)]
+    made = torch.empty(len(mine), m + 1, dtype=torch.float64)
+    made[torch.from_numpy(mine - own.start)] = torch.column_stack(
+        whiten(covariance, L, nearest, mine)
+    )
+    found = covariance.ranks.gather(made, n)
     weights, v = found[:, :m], found[:, m]
     scale = v.rsqrt()
     there = nearest >= 0
@@ -102,16 +110,3 @@ def _inverse_factor(
     kept = np.concatenate([there, np.ones((n, 1), dtype=bool)], axis=1)
     starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
     return SparseRows(starts, columns[kept], values[kept], n), float(v.log().sum())
-
-
-def _times(U: SparseRows, L: Tensor, order: NDArray[np.int64], own: slice) -> Tensor:
-    """Rows `own` of U L, written over L.
-
-    Row i of the product needs the rows of L of i and of its predecessors: from last to first,
-    nothing is overwritten that is still needed.
-    """
-    mine = order[(order >= own.start) & (order < own.stop)]
-    for end in range(len(mine), 0, -CHUNK):
-        rows = mine[max(0, end - CHUNK) : end]
-        L[torch.from_numpy(rows)] = U.times(L, rows)
-    return L if own.stop - own.start == len(L) else L[own].clone()

@@ -1,6 +1,8 @@
 """Each point from its nearest predecessors, under R = K̂ - L Lᵀ: weights and what is left.
 
-w_i = R_NN⁻¹ R_Ni,  v_i = R_ii - R_iN w_i,  N = N(i).
+w_i = R_NN⁻¹ R_Ni,  v_i = R_ii - R_iN w_i,  N = N(i),
+
+and row i of U L, (L_i - w_iᵀ L_N) / sqrt(v_i), for which the rows of L are at hand then.
 """
 
 from __future__ import annotations
@@ -23,23 +25,29 @@ LEAST = 0.5
 
 
 @torch.no_grad()
-def predict(
-    covariance: Covariance, L: Tensor, nearest: NDArray[np.int64], own: slice
+def whiten(
+    covariance: Covariance, L: Tensor, nearest: NDArray[np.int64], points: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor]:
-    """w (rows x m) and v (rows) of rows `own`. nearest: n x m predecessors, -1 for none."""
+    """w (rows x m) and v (rows) of `points`; their rows of L become those of U L.
+
+    nearest: n x m predecessors, -1 for none. Of those, the ones among `points` come before.
+    From last to first, so that nothing is overwritten that is still needed.
+    """
     operator, m = covariance.operator, nearest.shape[1]
     if m <= VECCHIA_MOST:
         native = NativeEngine().supports(operator.kernel, operator.X, None, torch.float64)
         if native.ok:
             return vecchia_weights(
-                operator.kernel, operator.X, covariance.noise, L, nearest[own], own.start, LEAST
+                operator.kernel, operator.X, covariance.noise, L, nearest, points, LEAST
             )
-    w = torch.zeros(own.stop - own.start, m, dtype=torch.float64)
-    v = torch.zeros(own.stop - own.start, dtype=torch.float64)
+    w = torch.zeros(len(points), m, dtype=torch.float64)
+    v = torch.zeros(len(points), dtype=torch.float64)
     N = torch.from_numpy(nearest)
-    for rows in pieces(own, max(1, GATHERED // max(1, m))):
-        here = slice(rows.start - own.start, rows.stop - own.start)
-        w[here], v[here] = predict_rows(covariance, L, torch.arange(rows.start, rows.stop), N[rows])
+    for some in reversed(list(pieces(slice(0, len(points)), max(1, GATHERED // max(1, m))))):
+        rows = torch.from_numpy(points[some])
+        w[some], v[some] = predict_rows(covariance, L, rows, N[rows])
+        foretold = (w[some, None] @ L[N[rows].clamp(min=0)].double())[:, 0]
+        L[rows] = ((L[rows] - foretold) * v[some, None].rsqrt()).to(L.dtype)
     return w, v
 
 

@@ -38,7 +38,7 @@ CHUNK = 1 << 16
 LANCZOS_RANK = 100
 # Pivots that joint variances rest on: as many as what is kept for them (16 bytes for each point
 # and pivot, while it is made) takes no more than this.
-MOST_PIVOTS, FEWEST_PIVOTS = 1000, 256
+MOST_PIVOTS, FEWEST_PIVOTS = 500, 256
 PIVOT_BUDGET = 512 * 2**20
 # Share of what a training point says that may be about the trend alone.
 MOST_OF_TREND = 0.9

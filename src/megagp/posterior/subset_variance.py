@@ -98,7 +98,7 @@ class Sample(NamedTuple):
     own: Tensor
 
 
-# The cheaper ones first, per new point and with 1,000 pivots. Where each point needs few, they are
+# The cheaper ones first, per new point. Where each point needs few, they are
 # its own; where many, a cell shares their factorisation.
 WAYS = (
     Way(True, 32),

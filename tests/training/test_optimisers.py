@@ -32,6 +32,7 @@ class Bowl:
 
     noise_level = 1e-7
     failure = None
+    spread = np.ones(2)
 
     def renewed(self):
         return False

@@ -143,6 +143,7 @@ class Objective:
         self.effects = effects
         self.replicates = replicates
         self.parameters, self.solving, self.seed = parameters, solving, seed
+        self.spread = X.detach().double().var(0, correction=0).cpu().numpy()  # of each input
         self.callback, self.checkpoint = callback, checkpoint
         self.operator = KernelOperator(
             X,

@@ -11,6 +11,7 @@ import torch
 from scipy.optimize import lsq_linear
 
 from megagp.training.adam import Adam
+from megagp.training.mute import heard
 from megagp.training.objective import Objective
 from megagp.training.parameters import Parameters, Vector
 
@@ -95,7 +96,8 @@ def lbfgs(
        gained: what subsets of growing size come to often drifts, by as much from each to the next.
        Where bounds are in the way the step is that to the least of the model within them: what
        clips a step at one of them leaves the valley that the others were meant to follow.
-    4. Within a step the preconditioner keeps its pivots; after one that gained it may change, and
+    4. Inputs that it has lost sight of are looked for at the start and at the end (mute.py).
+    5. Within a step the preconditioner keeps its pivots; after one that gained it may change, and
        then the loss to compare with is evaluated again.
     """
     bounds = objective.parameters
@@ -109,14 +111,19 @@ def lbfgs(
     idle = 0
     for step in range(1, steps + further + 1):
         here, worth = (theta, loss, gradient), GAIN if step > steps else 0.0
-        found = _step(objective, here, best[0], memory, draw, reach, worth)
+        woken = _wake(objective, here, best[0], draw, worth) if step == 1 else None
+        found = woken or _step(objective, here, best[0], memory, draw, reach, worth)
         if found is None and memory and step == 1:
             memory.clear()
             found = _step(objective, here, best[0], memory, draw, reach, worth)
+        if found is None and step > 1:
+            woken = found = _wake(objective, here, best[0], draw, worth)
         if found is None:
             break
         moved, turned = found[0] - theta, found[2] - gradient
-        if moved @ turned > 1e-10 * np.linalg.norm(moved) * np.linalg.norm(turned):
+        # A step that wakes inputs is longer than any curvature is good for.
+        straight = moved @ turned <= 1e-10 * np.linalg.norm(moved) * np.linalg.norm(turned)
+        if woken is None and not straight:
             memory[:] = [*memory[1 - MEMORY :], (moved, turned)]
         gained = loss - found[1]
         theta, loss, gradient = found
@@ -175,6 +182,18 @@ def _step(
             shorter, promised = _least(loss, falls, value, rises)
         size *= shorter
     return None
+
+
+def _wake(objective: Objective, here: Place, limit: float, draw: int, worth: float) -> Place | None:
+    """Where mute inputs are heard again; None if none is worth it."""
+    theta, _, gradient = here
+    noise = objective.noise_level
+    trial, promised = heard(objective.parameters, theta, gradient, objective.spread)
+    if promised < max(worth, noise):
+        return None
+    value, slope = objective(trial, draw, hold=True)
+    good = np.isfinite(value) and np.isfinite(slope).all() and value <= limit + noise
+    return (trial, value, slope) if good else None
 
 
 def _least(loss: float, slope: float, trial: float, trial_slope: float) -> tuple[float, float]:

@@ -75,6 +75,16 @@ class Parameters:
                 h.raw.copy_(torch.from_numpy(part.copy()).reshape(h.raw.shape))
                 start += h.raw.numel()
 
+    def per_input(self) -> list[slice]:
+        """Where in θ lengthscales are that belong to one input each."""
+        found, start = [], 0
+        for h in self.own:
+            count = h.raw.numel()
+            if h.name == "lengthscale" and count > 1:
+                found.append(slice(start, start + count))
+            start += count
+        return found
+
     def limits(self, theta: Vector) -> tuple[Vector, Vector]:
         """Bounds for the neighbourhood of θ: the outputscale's depends on the noise variance."""
         if self._noise_at is None:

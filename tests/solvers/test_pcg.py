@@ -161,6 +161,9 @@ def test_max_iter_tells_the_true_residual():
     assert result.iterations.tolist() == [7, 7]
     np.testing.assert_allclose(result.residual, relative_residual(A, result.x, B), rtol=1e-12)
     assert "raise max_iter" in result.explain(1e-10)
+    # Of the column that is furthest from what was asked of it.
+    asked = result.residual / torch.tensor([2.0, 3.0])
+    assert f"tolerance {float(asked[1]):.2g}" in result.explain(asked)
     nothing = pcg(product(A), B, rtol=1e-10, max_iter=0)
     assert nothing.status == (Status.MAX_ITER,) * 2
     assert nothing.residual.tolist() == [1.0, 1.0]

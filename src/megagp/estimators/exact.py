@@ -117,7 +117,8 @@ class GPRegressor(Regressor):
         y, without in the units of y squared. Training starts from the larger one;
         training="none" takes noise_variance as it is, however small.
     rtol, training_rtol : float
-        Tolerance on relative residuals: of the solve behind predictions, and in training.
+        Tolerance on relative residuals: of the solve behind predictions, and in training. The
+        former goes on until the mean is off by a fifth of the noise's deviation, down to rtol / 10.
     probes : int or None
         Random vectors for the log-determinant in training; None for 4 to 10, fewer for more points.
     rank : int or None
@@ -445,7 +446,7 @@ class GPRegressor(Regressor):
             learned.kernel_evaluations,
         )
         if ranks.first:
-            self._warn(phases, learned.result)
+            self._warn(phases, learned.result, learned.tolerances)
 
     def _learn(
         self,
@@ -485,7 +486,7 @@ class GPRegressor(Regressor):
         progress.phase("precompute")
         begin, count = time.perf_counter(), trained.objective.operator.count
         before = count.entries
-        posterior, result = precompute(
+        posterior, result, tolerances = precompute(
             trained.objective,
             self.mean,
             rtol=self.rtol,
@@ -501,6 +502,7 @@ class GPRegressor(Regressor):
             posterior,
             float(noise.value),
             result,
+            tolerances,
             trained.objective,
             trained.phases,
             seconds,
@@ -684,13 +686,13 @@ class GPRegressor(Regressor):
         for line in forecast(n, d, legs, rates, ranks.size).lines():
             progress.say(line)
 
-    def _warn(self, phases: list[Phase], result: SolveResult) -> None:
+    def _warn(self, phases: list[Phase], result: SolveResult, tolerances: Tensor) -> None:
         """One warning for all that did not converge."""
         missed = sum(p.tally.unconverged for p in phases)
         if not result.converged:
             warnings.warn(
                 f"GPRegressor: the solve behind predictions did not converge: "
-                f"{result.explain(self.rtol)}",
+                f"{result.explain(tolerances)}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -790,12 +792,13 @@ class _Rows(NamedTuple):
 class _Learned:
     """What came of training and the last solve, which took `seconds`; noise: its variance.
 
-    kernel_evaluations: those of the last solve.
+    tolerances, kernel_evaluations: those of the last solve.
     """
 
     posterior: Posterior
     noise: float
     result: SolveResult
+    tolerances: Tensor
     objective: Objective
     phases: list[Phase]
     seconds: float

@@ -12,9 +12,12 @@ from megagp.preconditioners import random_pivots
 from megagp.solvers import Callback, Cholesky, SolveResult, solve
 from megagp.training import Objective
 
-# What residuals may be of the noise that places of their own have, in root mean square. A residual
-# is an error of the mean, where that follows the data, and most such places claim to know theirs.
-NOISE_SHARE = 0.03
+# What residuals may be of the noise, in root mean square: a residual is an error of the mean, where
+# that follows the data, and no deviation is less than the noise's: its square grows by 4 % at most.
+# Where places have noise of their own: most of those claim to know theirs.
+NOISE_SHARE, OWN_NOISE_SHARE = 0.2, 0.03
+# The former asks for no less than this share of rtol.
+TIGHTER = 0.1
 
 
 def precompute(
@@ -25,11 +28,15 @@ def precompute(
     max_iter: int,
     neighbours: int | None = None,
     callback: Callback | None = None,
-) -> tuple[Posterior, SolveResult]:
-    """K̂⁻¹ [Y, H] to rtol in float64 residuals, started from what training left."""
+) -> tuple[Posterior, SolveResult, Tensor]:
+    """K̂⁻¹ [Y, H] in float64 residuals, started from what training left.
+
+    To rtol, or less where noise is small: the tolerance of each column comes last.
+    """
     Y, H = objective.Y, objective.H
     covariance = objective.covariance()
     B = torch.cat([Y, H], dim=1)
+    tolerances = _tolerances(objective, covariance.noise, B, rtol)
     if len(Y) <= objective.solving.dense_below:
         result = Cholesky(covariance).solve(B)
         pivots = torch.arange(len(Y))
@@ -40,7 +47,7 @@ def precompute(
             covariance,
             B,
             P.solve,
-            rtol=_tolerances(objective, covariance.noise, B, rtol),
+            rtol=tolerances,
             max_iter=max_iter,
             x0=start,
             callback=callback,
@@ -73,22 +80,25 @@ def precompute(
         else float(objective.effects.variance.value),
         effects=covariance.effects,
     )
-    return posterior, result
+    return posterior, result, tolerances
 
 
 def _tolerances(objective: Objective, noise: Tensor, B: Tensor, rtol: float) -> Tensor:
     """On ‖r‖ / ‖b‖, for each column [Y, H].
 
     Weights K̂⁻¹ (Y - H β) have the residual r_Y - r_H β: columns of H are solved so far that β is no
-    reason for more. Of places that have noise of their own, D on the diagonal of K̂ = K + D: with
-    C = K - K K̂⁻¹ K the covariance of the mean and K K̂⁻¹ r its error, that is off by
-    rᵀ K̂⁻¹ K D⁻¹ r <= rᵀ D⁻¹ r, relative to what is not known of it.
+    reason for more. With D the noise, K̂ = K + D, C = K - K K̂⁻¹ K the covariance of the mean and
+    K K̂⁻¹ r its error, the mean is off by rᵀ K̂⁻¹ K D⁻¹ r <= rᵀ D⁻¹ r, relative to what is not known
+    of it.
     """
     p, size = objective.Y.shape[1], B.norm(dim=0).clamp(min=1e-300)
     allowed = rtol * size
-    if objective.effects is not None:
-        limit = NOISE_SHARE * (len(noise) / float((1 / noise).mean())) ** 0.5
-        allowed[:p] = allowed[:p].clamp(max=limit)
+    deviation = (len(noise) / float((1 / noise).mean())) ** 0.5  # of all noise, as a length
+    if objective.effects is None:
+        least = (TIGHTER * allowed[:p]).clamp(min=NOISE_SHARE * deviation)
+        allowed[:p] = allowed[:p].minimum(least)
+    else:
+        allowed[:p] = allowed[:p].clamp(max=OWN_NOISE_SHARE * deviation)
     if objective.last is not None:
         beta = objective.last.trend.coefficients.abs().clamp(min=1e-300)
         allowed[p:] = allowed[p:].minimum((allowed[:p] / beta).amin(dim=1))

@@ -109,13 +109,17 @@ class SolveResult:
             torch.cat([self.R, other.R], dim=1),
         )
 
-    def explain(self, rtol: float) -> str:
-        """One sentence for people: what was reached, what was asked for, what to do."""
-        largest = float(self.residual.max()) if len(self.residual) else 0.0
+    def explain(self, rtol: float | Tensor) -> str:
+        """One sentence for people: what was reached, what was asked for, what to do.
+
+        rtol: of all columns, or of each.
+        """
         most = int(self.iterations.max()) if len(self.iterations) else 0
+        asked = torch.as_tensor(rtol, dtype=torch.float64).expand(len(self.residual))
+        furthest = int((self.residual / asked).argmax())
         return (
-            f"relative residual {largest:.2g} after {most} iterations, tolerance {rtol:.2g}. "
-            f"{self.worst.value}"
+            f"relative residual {float(self.residual[furthest]):.2g} after {most} iterations, "
+            f"tolerance {float(asked[furthest]):.2g}. {self.worst.value}"
         )
 
 

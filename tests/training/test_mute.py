@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import reference
-from megagp.kernels import Hyperparameter, Matern32
+from megagp.kernels import Hyperparameter, Matern32, Periodic
 from megagp.mean import basis
 from megagp.training import Objective, Solving
-from megagp.training.mute import SHARE, heard
+from megagp.training.mute import SHARE, heard, mute
 from megagp.training.optimisers import lbfgs
 from megagp.training.parameters import Parameters
 
@@ -76,7 +76,7 @@ def test_nothing_to_do_where_all_are_heard_or_share_one_lengthscale():
     np.testing.assert_array_equal(trial, theta)
     assert promised == 0
     shared = Parameters(Matern32(5000.0), f.noise, 1e-4)
-    assert shared.per_input() == []
+    assert shared.per_input(3) == []
 
 
 def test_a_constant_column_is_left_alone():
@@ -84,6 +84,27 @@ def test_a_constant_column_is_left_alone():
     theta = f.parameters.get()
     spread = f.spread * np.array([1.0, 0.0, 1.0])
     trial, promised = heard(f.parameters, theta, np.ones(len(theta)), spread)
+    np.testing.assert_array_equal(trial, theta)
+    assert promised == 0
+
+
+def test_inputs_are_those_of_their_part():
+    """By column, in whatever order; kernels that are not of x / ℓ have none."""
+    first, second = Matern32([5000.0, 1.0], active_dims=[2, 0]), Periodic([9000.0, 1.0, 1.0])
+    parameters = Parameters(first + second, Hyperparameter("noise_variance", 0.1), 1e-4)
+    assert parameters.per_input(3) == [(slice(0, 2), [2, 0])]
+    theta, spread = parameters.get(), np.array([1.0, 7.0, 100.0])
+    found = mute(parameters, theta, spread)
+    s = 100 / 5000.0**2
+    np.testing.assert_allclose(found[0], 0.5 * np.log(SHARE / 2 * (1 + s) / s))
+    np.testing.assert_array_equal(found[1:], 0)
+
+
+def test_bounds_promise_nothing():
+    """An input in so small a unit that its share asks for ℓ below the least there is."""
+    parameters = Parameters(Matern32([1e-3, 1.0]), Hyperparameter("noise_variance", 0.1), 1e-4)
+    theta = parameters.get()
+    trial, promised = heard(parameters, theta, np.ones(len(theta)), np.array([1e-12, 1.0]))
     np.testing.assert_array_equal(trial, theta)
     assert promised == 0
 

@@ -156,6 +156,18 @@ def test_lbfgs_trusts_the_memory_of_another_search_step_by_step():
         assert abs(end - start).max() == pytest.approx(first)
 
 
+def test_stale_memory_is_dropped_after_inputs_are_woken():
+    """Pairs of another search, far too stiff: what follows a step that wakes starts anew."""
+    objective = Bowl(CENTRE)
+    objective.noise_level = 1e-4
+    start = objective.parameters.get()
+    start[1] = np.log(5000.0)
+    objective.parameters.set(start)
+    stiff = [(np.eye(4)[i], 1e9 * np.eye(4)[i]) for i in range(4)]
+    lbfgs(objective, 60, quiet, memory=stiff)
+    np.testing.assert_allclose(objective.parameters.get(), CENTRE, atol=0.05)
+
+
 class Valley(Bowl):
     """½ (θ - centre)ᵀ A (θ - centre) with eigenvalues over three decades, not along the axes."""
 

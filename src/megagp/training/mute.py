@@ -17,19 +17,27 @@ from megagp.training.parameters import Parameters, Vector
 SHARE = 0.01
 
 
+def mute(parameters: Parameters, theta: Vector, spread: Vector) -> Vector:
+    """What log ℓ is too large by for an input to be heard; 0 where it is heard, or is no log ℓ.
+
+    spread: the variance of each input.
+    """
+    excess = np.zeros(len(theta))
+    for block, columns in parameters.per_input(len(spread)):
+        s = np.exp(-2 * theta[block]) * spread[columns]
+        least, some = SHARE / len(s) * s.sum(), s > 0
+        excess[block][some] = 0.5 * np.log(least / s[some]).clip(min=0.0)
+    return excess
+
+
 def heard(
     parameters: Parameters, theta: Vector, gradient: Vector, spread: Vector
 ) -> tuple[Vector, float]:
     """θ with mute inputs made heard, and how much lower the loss should be, to first order in s.
 
-    Those alone for which ∂L/∂s says so. spread: the variance of each input.
+    Those alone for which ∂L/∂s says so.
     """
-    found, promised = theta.copy(), 0.0
-    for block in parameters.per_input():
-        size = block.stop - block.start
-        s = np.exp(-2 * theta[block]) * (spread if len(spread) == size else np.ones(size))
-        least = SHARE * s.sum() / size
-        mute = (s > 0) & (s < least) & (gradient[block] > 0)
-        found[block][mute] += 0.5 * np.log(s[mute] / least)
-        promised += float((0.5 * gradient[block][mute] * (least / s[mute] - 1)).sum())
-    return parameters.clip(found), promised
+    excess = mute(parameters, theta, spread)
+    found = parameters.clip(np.where(gradient > 0, theta - excess, theta))
+    promised = 0.5 * gradient * np.expm1(2 * (theta - found))
+    return found, float(promised[excess > 0].sum())

@@ -90,7 +90,8 @@ def lbfgs(
        comes from few probes and loose solves: a search for curvature conditions would chase that.
     2. It ends when the decrease that its model promises is within the noise (of a further step:
        less than GAIN), when IDLE steps running brought none, or when a step shortened SHORTENED
-       times is still not good enough (the memory of another search is dropped first).
+       times is still not good enough (the memory of another search, or of before inputs were
+       woken, is dropped first).
     3. No hyperparameter moves by more than a factor e at a step; with the memory of another
        search by no more than CAUTIOUS or `trend` at first, and twice as far after each step that
        gained: what subsets of growing size come to often drifts, by as much from each to the next.
@@ -108,12 +109,12 @@ def lbfgs(
     memory = [] if memory is None else memory
     reach = max(CAUTIOUS, min(trend, FURTHEST)) if memory else 1.0
     best = loss, objective.state(), theta
-    idle = 0
+    idle, woke = 0, False
     for step in range(1, steps + further + 1):
         here, worth = (theta, loss, gradient), GAIN if step > steps else 0.0
         woken = _wake(objective, here, best[0], draw, worth) if step == 1 else None
         found = woken or _step(objective, here, best[0], memory, draw, reach, worth)
-        if found is None and memory and step == 1:
+        if found is None and memory and (step == 1 or woke):
             memory.clear()
             found = _step(objective, here, best[0], memory, draw, reach, worth)
         if found is None and step > 1:
@@ -123,7 +124,8 @@ def lbfgs(
         moved, turned = found[0] - theta, found[2] - gradient
         # A step that wakes inputs is longer than any curvature is good for.
         straight = moved @ turned <= 1e-10 * np.linalg.norm(moved) * np.linalg.norm(turned)
-        if woken is None and not straight:
+        woke = woken is not None
+        if not (woke or straight):
             memory[:] = [*memory[1 - MEMORY :], (moved, turned)]
         gained = loss - found[1]
         theta, loss, gradient = found
@@ -189,7 +191,7 @@ def _wake(objective: Objective, here: Place, limit: float, draw: int, worth: flo
     theta, _, gradient = here
     noise = objective.noise_level
     trial, promised = heard(objective.parameters, theta, gradient, objective.spread)
-    if promised < max(worth, noise):
+    if promised < max(worth, noise) or np.array_equal(trial, theta):
         return None
     value, slope = objective(trial, draw, hold=True)
     good = np.isfinite(value) and np.isfinite(slope).all() and value <= limit + noise

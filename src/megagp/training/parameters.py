@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megagp.kernels import Hyperparameter, Kernel
+from megagp.kernels import Hyperparameter, Kernel, Periodic, Stationary
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -26,6 +26,11 @@ OTHERWISE = (1e-3, 1e3)
 # lengthscale, until entries of K rounded to float32 are worse than the noise variance. So the
 # outputscale stays below the noise variance times this.
 LARGEST_RATIO = 1e6
+
+
+def _parts(kernel: Kernel) -> list[Kernel]:
+    """Those of sums and products, or the kernel itself."""
+    return [p for part in getattr(kernel, "parts", ()) for p in _parts(part)] or [kernel]
 
 
 class Parameters:
@@ -61,6 +66,11 @@ class Parameters:
         self.upper = np.concatenate(upper) if upper else np.zeros(0)
         owner = [h for h in self.own for _ in range(h.raw.numel())]
         self._is_outputscale = np.array([h.name == "outputscale" for h in owner], dtype=bool)
+        self._columns = {
+            id(part.hyperparameters()["lengthscale"]): part.active_dims
+            for part in _parts(kernel)
+            if isinstance(part, Stationary) and not isinstance(part, Periodic)
+        }
         self._noise_at = next((i for i, h in enumerate(owner) if h is noise), None)
 
     def get(self) -> Vector:
@@ -75,13 +85,14 @@ class Parameters:
                 h.raw.copy_(torch.from_numpy(part.copy()).reshape(h.raw.shape))
                 start += h.raw.numel()
 
-    def per_input(self) -> list[slice]:
-        """Where in θ lengthscales are that belong to one input each."""
+    def per_input(self, d: int) -> list[tuple[slice, list[int]]]:
+        """Where in θ lengthscales are that belong to one of d inputs each, and to which."""
         found, start = [], 0
         for h in self.own:
             count = h.raw.numel()
-            if h.name == "lengthscale" and count > 1:
-                found.append(slice(start, start + count))
+            if id(h) in self._columns and count > 1:
+                columns = self._columns[id(h)] or range(d)
+                found.append((slice(start, start + count), list(columns)))
             start += count
         return found
 

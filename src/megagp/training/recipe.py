@@ -15,6 +15,7 @@ from torch import Tensor
 from megagp.checkpoint import Checkpoint
 from megagp.kernels import Hyperparameter, Kernel
 from megagp.progress import Progress
+from megagp.training.mute import mute
 from megagp.training.objective import DENSE_BELOW, Objective, Solving, Tally
 from megagp.training.optimisers import NO_START, Pair, adam, lbfgs
 from megagp.training.parameters import Parameters, Vector
@@ -232,7 +233,11 @@ def train(
         objective.tolerance = phase.tolerance
         begun_at = parameters.get()
         _run(phase, objective, recipe.learning_rate, progress, draw, memory, on_step, trend)
-        trend = float(np.abs(parameters.get() - begun_at).max(initial=0.0))
+        # Of what was heard throughout: where it was not, steps are long and mean nothing.
+        ends = begun_at, parameters.get()
+        lost = [mute(parameters, theta, objective.spread) > 0 for theta in ends]
+        moved = np.where(lost[0] | lost[1], 0.0, ends[1] - ends[0])
+        trend = float(np.abs(moved).max(initial=0.0))
         # Adam draws probes at each step; the next phase goes on from the last, so that its
         # first evaluation is the one already made.
         draw += phase.steps if phase.optimiser == "adam" else 0

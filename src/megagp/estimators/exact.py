@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import numbers
-import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,42 +18,31 @@ from megagp.distributed import ALONE, Ranks, check_same, spread
 from megagp.engines import keeping_budget
 from megagp.estimators.base import PAPER_START, Array, Regressor, one_of
 from megagp.estimators.diagnostics import diagnostics
-from megagp.kernels import Hyperparameter, Kernel, Matern12, Matern32, Matern52
+from megagp.estimators.learning import (
+    CALIBRATION_PHASE,
+    LEFT_OUT,
+    NOISE_PHASE,
+    Learned,
+    Learner,
+)
+from megagp.estimators.rows import Noisy, Rows
+from megagp.kernels import Kernel, Matern12, Matern32, Matern52
 from megagp.mean import MEANS, basis
 from megagp.normal_scores import NormalScores
 from megagp.planning import calibrate, forecast, workload
-from megagp.posterior import (
-    VARIANCES,
-    LeftOut,
-    Posterior,
-    Scale,
-    calibration_factor,
-    most_rows,
-    noise_factor,
-    pack,
-    precompute,
-    rows_left_out,
-    unpack,
-)
+from megagp.posterior import VARIANCES, Posterior, most_rows, pack, unpack
 from megagp.progress import Progress
-from megagp.solvers import ConvergenceWarning, SolveResult
+from megagp.solvers import ConvergenceWarning
 from megagp.storage import PathLike, kernel_to_json
 from megagp.training import (
     DENSE_BELOW,
     METHODS,
     Listener,
-    Objective,
-    Phase,
-    PlaceEffects,
-    PlaceNoise,
-    Places,
     Recipe,
     Solving,
     Started,
     choose_representation,
-    place_noise,
     places,
-    train,
 )
 
 # Probes may be solved this much less precisely than y.
@@ -72,9 +57,6 @@ INPUTS = ("auto", "standard", "ranks")
 QUALITIES = ("usual", "best")
 NOISE_MODELS = ("auto", "constant", "varying")
 CALIBRATIONS = ("auto", "none", "local")
-# What progress and checkpoints call the search for factors on variances, and training points whose
-# errors it looks at.
-NOISE_PHASE, CALIBRATION_PHASE, LEFT_OUT = "noise", "calibration", 10_000
 
 
 class GPRegressor(Regressor):
@@ -372,147 +354,87 @@ class GPRegressor(Regressor):
         ranks: Ranks,
     ) -> None:
         """differs, varies: whether noise may be that of its place, and vary with x."""
-        at = places(X, Y, scale)
-        n, d = len(at.first), X.shape[1]
-        kernel = self._start_kernel(at.of(X))
-        recipe = self._recipe(n)
-        seed = self._seed(ranks)
-        checkpoint = None
-        if self.checkpoint is not None:
-            facts = self._facts(kernel, X=X, y=Y, noise_scale=scale)
-            seeded = isinstance(self.random_state, numbers.Integral)
-            checkpoint = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
-            seed = checkpoint.seed
-        given = _Rows(Y, scale, at)
-        rows, noise, effects = self._of_places(given, differs, ranks)
-        X, started = self._represented(X, rows.at, kernel, noise, effects, seed, ranks)
+        given = Rows(Y, scale, places(X, Y, scale))
+        kernel = self._start_kernel(given.at.of(X))
+        recipe = self._recipe()
+        seed, checkpoint = self._checkpoint(kernel, X, Y, scale, ranks)
+        start = self._start(given, differs, ranks)
+        X, started = self._represented(X, start, kernel, seed, ranks)
         H = basis(X, self.mean)
-        plan = [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
-        plan.append(("precompute", 1, 0.5 * n * n))
-        if varies:
-            again = [(p.name, p.steps, float(n) ** 2) for p in recipe.again().phases(n)]
-            plan += [(NOISE_PHASE, 1, float(LEFT_OUT * n)), *again, plan[-1]]
-        if self._calibrates:
-            plan.append((CALIBRATION_PHASE, 1, float(LEFT_OUT * n)))
-        progress.start(plan)
-        if self.verbose and n >= FORECAST_FROM and ranks.first:
-            recipes = [recipe, recipe.again()] if varies else [recipe]
-            self._forecast(n, d, recipes, H.shape[1], Y.shape[1], ranks, progress)
-        learn = partial(
-            self._learn,
+        learner = Learner(
             X,
             H,
             kernel,
-            seed=seed,
-            progress=progress,
-            checkpoint=checkpoint,
-            ranks=ranks,
+            self.mean,
+            recipe,
+            self._solving(ranks),
+            self._least_noise,
+            self.rtol,
+            self.max_iter,
+            self.neighbours,
+            seed,
+            progress,
+            checkpoint,
+            self.on_step,
         )
-        learned = learn(rows, noise, effects, recipe, started)
-        phases = learned.phases
-        factor = None
+        recipes = [recipe, recipe.again()] if varies else [recipe]
+        n, d = X.shape
+        self._plan(n, recipes, progress)
+        if self.verbose and n >= FORECAST_FROM and ranks.first:
+            self._forecast(n, d, recipes, H.shape[1], Y.shape[1], ranks, progress)
+        learned = learner.learn(start, started)
         if varies:
-            find = partial(noise_factor, level=learned.noise, floor=self._least_noise, seed=seed)
-            errors = partial(_Learned.left_out, learned)
-            factor = self._factor(NOISE_PHASE, learned, errors, find, progress, ranks)
-        if factor is not None:
-            learned.objective.operator.forget()  # what it has kept, before another is made
-            level = float(factor.at(X).log().mean().exp())
-            factor = factor.times(1 / level)
-            start = max(level * learned.noise, self._least_noise)
-            rows, noise, effects = self._scaled(given, factor.at(X), start, effects, ranks)
-            if effects is not None:
-                effects.variance.set(level * effects.variance.value)
-            learned = learn(rows, noise, effects, recipe.again(), None)
-            learned = replace(learned, posterior=replace(learned.posterior, noise_scale=factor))
-            phases = [*phases, *learned.phases]
+            learned = learner.vary_noise(learned, given)
         if self._calibrates:
-            find = partial(calibration_factor, seed=seed)
-            errors = partial(_Learned.left_out, learned, elsewhere=True)
-            found = self._factor(CALIBRATION_PHASE, learned, errors, find, progress, ranks)
-            learned = replace(learned, posterior=replace(learned.posterior, calibration=found))
-        self.posterior_, self.kernel_ = learned.posterior, kernel
-        self.noise_variance_ = learned.noise
+            learned = learner.calibrate(learned)
+        self._keep(learned, len(Y))
+        if ranks.first:
+            self._warn(learned)
+
+    def _keep(self, learned: Learned, n_samples: int) -> None:
+        self.posterior_, self.kernel_ = learned.posterior, learned.posterior.kernel
+        self.noise_variance_ = learned.noise_variance
         last = learned.objective.last
         assert last is not None
-        self.n_samples_ = len(Y)
+        self.n_samples_ = n_samples
         self.log_marginal_likelihood_ = self._in_units_of_y(last.value)
-        self.n_iter_ = max(1, sum(p.tally.evaluations for p in phases))
+        self.n_iter_ = max(1, sum(p.tally.evaluations for p in learned.phases))
         self.diagnostics_ = diagnostics(
-            phases,
+            learned.phases,
             learned.objective,
             learned.result,
             learned.seconds,
             learned.kernel_evaluations,
         )
-        if ranks.first:
-            asked = learned.tolerances
-            if learned.objective.effects is None:  # beyond rtol is more than was asked for
-                asked = asked.clamp(min=self.rtol)
-            self._warn(phases, learned.result, asked)
 
-    def _learn(
-        self,
-        X: Tensor,
-        H: Tensor,
-        kernel: Kernel,
-        rows: _Rows,
-        noise: Hyperparameter,
-        effects: PlaceEffects | None,
-        recipe: Recipe,
-        started: Started | None,
-        *,
-        seed: int,
-        progress: Progress,
-        checkpoint: Checkpoint | None,
-        ranks: Ranks,
-    ) -> _Learned:
-        """Hyperparameters, moved where they are, and the posterior that follows from them."""
-        trained = train(
-            X,
-            rows.at.Y,
-            H,
-            kernel,
-            noise,
-            rows.at.noise_scale,
-            recipe=recipe,
-            solving=self._solving(ranks),
-            noise_floor=self._least_noise,
-            seed=seed,
-            progress=progress,
-            checkpoint=checkpoint,
-            on_step=self.on_step,
-            started=started,
-            replicates=rows.at.replicates,
-            effects=effects,
-        )
-        progress.phase("precompute")
-        begin, count = time.perf_counter(), trained.objective.operator.count
-        before = count.entries
-        posterior, result, tolerances = precompute(
-            trained.objective,
-            self.mean,
-            rtol=self.rtol,
-            max_iter=self.max_iter,
-            neighbours=self.neighbours,
-            callback=progress.iteration,
-        )
-        if rows.own is not None:
-            posterior = replace(posterior, place_noise=rows.own.factor)
-        seconds = time.perf_counter() - begin
-        progress.step(1, trained.phases[-1].loss if trained.phases else float("nan"))
-        return _Learned(
-            posterior,
-            float(noise.value),
-            result,
-            tolerances,
-            trained.objective,
-            trained.phases,
-            seconds,
-            count.entries - before,
-            seed,
-            rows,
-        )
+    def _checkpoint(
+        self, kernel: Kernel, X: Tensor, Y: Tensor, scale: Tensor, ranks: Ranks
+    ) -> tuple[int, Checkpoint | None]:
+        """The seed of this fit, or of the one that it takes up again, and where it is kept."""
+        seed = self._seed(ranks)
+        if self.checkpoint is None:
+            return seed, None
+        facts = self._facts(kernel, X=X, y=Y, noise_scale=scale)
+        seeded = isinstance(self.random_state, numbers.Integral)
+        found = Checkpoint(self.checkpoint, facts, seed, seeded=seeded, ranks=ranks)
+        return found.seed, found
+
+    def _start(self, given: Rows, differs: bool, ranks: Ranks) -> Noisy:
+        noise = self._start_noise()
+        if not differs:
+            return Noisy(given, noise)
+        return Noisy.of_places(given, float(noise.value), self._least_noise, ranks)
+
+    def _plan(self, n: int, recipes: list[Recipe], progress: Progress) -> None:
+        """Say what is to come, and what each part weighs."""
+        plan: list[tuple[str, int, float]] = []
+        for i, recipe in enumerate(recipes):
+            plan += [(NOISE_PHASE, 1, float(LEFT_OUT * n))] if i else []
+            plan += [(p.name, p.steps, float(p.size) ** 2) for p in recipe.phases(n)]
+            plan.append(("precompute", 1, 0.5 * n * n))
+        if self._calibrates:
+            plan.append((CALIBRATION_PHASE, 1, float(LEFT_OUT * n)))
+        progress.start(plan)
 
     def _noise_may_differ(self, given: bool) -> bool:
         """given: as below."""
@@ -535,46 +457,14 @@ class GPRegressor(Regressor):
             self.calibration == "auto" and self.quality == "best"
         )
 
-    def _factor(
-        self,
-        phase: str,
-        learned: _Learned,
-        errors: Callable[[], LeftOut],
-        find: Callable[[Posterior, LeftOut], Scale | None],
-        progress: Progress,
-        ranks: Ranks,
-    ) -> Scale | None:
-        """How noise or errors vary, as rank 0 sees it; None if they do not."""
-        progress.phase(phase)
-        saver = learned.objective.saver(phase)
-        kept = None if saver is None else saver.load()
-        if kept is None:
-
-            def packed() -> tuple[dict[str, Any], dict[str, Tensor]]:
-                found = find(learned.posterior, errors())
-                # A checkpoint that knows of no factor is not one that knows nothing.
-                return {}, {"none": torch.ones(1)} if found is None else found.pack(phase)
-
-            _, kept = ranks.from_first(packed)
-            if saver is not None:
-                saver.keep(kept)
-        progress.step(1, float("nan"))
-        return None if "none" in kept else Scale.unpack(kept, phase, learned.posterior.d)
-
     def _represented(
-        self,
-        X: Tensor,
-        at: Places,
-        kernel: Kernel,
-        noise: Hyperparameter,
-        effects: PlaceEffects | None,
-        seed: int,
-        ranks: Ranks,
+        self, X: Tensor, start: Noisy, kernel: Kernel, seed: int, ranks: Ranks
     ) -> tuple[Tensor, Started | None]:
         """The places among X, or their normal scores: as `inputs` says, or as explains Y better.
 
         Where that was asked of the data, also what training on START points has come to.
         """
+        at = start.rows.at
         asked = self.inputs == "auto" and self.kernel is None and self.whiten
         asked = asked and self.training == "pretrain" and len(at.first) > DENSE_BELOW
         distinct = at.of(X)
@@ -588,7 +478,7 @@ class GPRegressor(Regressor):
                 (distinct, represented),
                 at.Y,
                 kernel,
-                noise,
+                start.noise,
                 at.noise_scale,
                 mean=self.mean,
                 solving=self._solving(ranks),
@@ -596,60 +486,12 @@ class GPRegressor(Regressor):
                 seed=seed,
                 subset=self.subset,
                 replicates=at.replicates,
-                effects=effects,
+                effects=start.effects,
             )
         if not chosen:
             return distinct, started
         self._x_scores = scores
         return represented, started
-
-    def _of_places(
-        self, rows: _Rows, differs: bool, ranks: Ranks
-    ) -> tuple[_Rows, Hyperparameter, PlaceEffects | None]:
-        """The rows, with the noise of their places if that differs, and where training starts.
-
-        The noise variance is then frozen: rows of one place tell it. What places differ by beyond
-        that, and what K explains, is for the effects of places.
-        """
-        noise = self._start_noise()
-        if not differs or rows.at.replicates is None:
-            return rows, noise, None
-
-        def found() -> tuple[dict[str, Any], dict[str, Tensor]]:
-            own = place_noise(rows.at, rows.Y, rows.noise_scale, self._least_noise)
-            if own is None:
-                return {}, {}
-            return {"typical": own.typical}, {"factor": own.factor, "left_out": own.left_out}
-
-        header, tensors = ranks.from_first(found)
-        if not tensors:
-            return rows, noise, None
-        own = PlaceNoise(header["typical"], tensors["factor"], tensors["left_out"])
-        effects = PlaceEffects(
-            Hyperparameter("place_variance", float(noise.value)), torch.ones_like(own.factor)
-        )
-        noise.set(own.typical)
-        noise.frozen = True
-        return rows.scaled(own.factor)._replace(own=own), noise, effects
-
-    def _scaled(
-        self,
-        given: _Rows,
-        factor: Tensor,
-        start: float,
-        effects: PlaceEffects | None,
-        ranks: Ranks,
-    ) -> tuple[_Rows, Hyperparameter, PlaceEffects | None]:
-        """As `_of_places`, with variances times a factor for each of n places.
-
-        start: of the noise variance, where it is one for all but for the factor.
-        """
-        rows = given.scaled(factor)
-        if effects is not None:
-            found, noise, again = self._of_places(rows, True, ranks)
-            if again is not None:
-                return found, noise, effects.scaled(factor)
-        return rows, Hyperparameter("noise_variance", start), None
 
     def _facts(self, kernel: Kernel, **tensors: Tensor) -> dict[str, Any]:
         """All that a fit depends on but its seed, as plain JSON."""
@@ -689,8 +531,11 @@ class GPRegressor(Regressor):
         for line in forecast(n, d, legs, rates, ranks.size).lines():
             progress.say(line)
 
-    def _warn(self, phases: list[Phase], result: SolveResult, asked: Tensor) -> None:
+    def _warn(self, learned: Learned) -> None:
         """One warning for all that did not converge."""
+        phases, result, asked = learned.phases, learned.result, learned.tolerances
+        if learned.objective.effects is None:  # beyond rtol is more than was asked for
+            asked = asked.clamp(min=self.rtol)
         missed = sum(p.tally.unconverged for p in phases)
         if not result.converged and bool((result.residual > asked).any()):
             warnings.warn(
@@ -709,7 +554,7 @@ class GPRegressor(Regressor):
                 stacklevel=4,
             )
 
-    def _recipe(self, n: int) -> Recipe:
+    def _recipe(self) -> Recipe:
         return Recipe(
             method=self.training,
             subset=self.subset,
@@ -771,62 +616,6 @@ class GPRegressor(Regressor):
         self._check_whole(("steps", "subset", "max_iter"))
         self._check_whole(("probes",), optional=True)
         self._check_whole(("rank", "neighbours", "residual_neighbours"), least=0, optional=True)
-
-
-class _Rows(NamedTuple):
-    """Y: N x p; noise_scale: N; at: the places that their inputs are; own: the noise of those."""
-
-    Y: Tensor
-    noise_scale: Tensor
-    at: Places
-    own: PlaceNoise | None = None
-
-    def scaled(self, factor: Tensor) -> _Rows:
-        """With the noise of each of n places multiplied."""
-        again = self.at.replicates
-        at = self.at._replace(
-            noise_scale=self.at.noise_scale * factor,
-            replicates=None if again is None else again.scaled(factor),
-        )
-        return self._replace(noise_scale=self.noise_scale * factor[self.at.place], at=at)
-
-
-@dataclass(frozen=True)
-class _Learned:
-    """What came of training and the last solve, which took `seconds`; noise: its variance.
-
-    tolerances, kernel_evaluations: those of the last solve.
-    """
-
-    posterior: Posterior
-    noise: float
-    result: SolveResult
-    tolerances: Tensor
-    objective: Objective
-    phases: list[Phase]
-    seconds: float
-    kernel_evaluations: float
-    seed: int
-    rows: _Rows
-
-    @cached_property
-    def _places_left_out(self) -> LeftOut:
-        return self.posterior.leave_one_out(self.objective.Y, LEFT_OUT, self.seed)
-
-    def left_out(self, elsewhere: bool = False) -> LeftOut:
-        """Errors of training rows that are predicted from all others.
-
-        elsewhere: where places have noise of their own, of rows alone at theirs.
-        """
-        out = self._places_left_out
-        Y, noise_scale, at, own = self.rows
-        if at.replicates is None:
-            return out
-        if elsewhere and own is not None:
-            return out.at(at.replicates.further[out.rows] == 0)
-        # A row's own error is not to tell how large it may be.
-        left_out = None if own is None else own.left_out / own.factor[at.place]
-        return rows_left_out(out, at, Y, noise_scale, LEFT_OUT, self.seed, left_out)
 
 
 def _noise_scale(noise_scale: ArrayLike | None, n: int) -> Tensor:

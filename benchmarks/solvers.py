@@ -21,6 +21,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -40,13 +41,17 @@ from megagp.preconditioners import (
 )
 from megagp.solvers import Product, pcg
 
-# Data set, points, Matérn-3/2 lengthscale, outputscale, noise; None where they are learned.
-CASES = [
+Given: TypeAlias = tuple[float, float, float]
+
+# Data set, points, Matérn-3/2 lengthscale, outputscale, noise; or the floor under the noise, where
+# all of them are learned, with a lengthscale for each input.
+CASES: list[tuple[str, int, Given | float]] = [
     ("kin40k", 25_600, (3.5, 1.2, 0.01)),
     ("protein", 29_267, (0.4, 0.8, 0.2)),
     ("houseelectric", 30_000, (3.0, 2.0, 0.1)),
-    ("houseelectric", 15_000, (3.0, 2.0, 0.0004)),
-    ("houseelectric", 30_000, None),
+    ("houseelectric", 30_000, 0.1),
+    ("houseelectric", 15_000, 0.0004),
+    ("houseelectric", 30_000, 0.0001),
     ("gebco_kg_2m", 30_000, (0.3, 1.0, 0.05)),
 ]
 # Rank and neighbours of the preconditioner; the paper's is (100, 0).
@@ -73,16 +78,16 @@ def load(name: str, n: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(X), torch.from_numpy((y - y.mean()) / y.std())[:, None]
 
 
-def problem(
-    name: str, n: int, given: tuple[float, float, float] | None
-) -> tuple[Covariance, Tensor]:
+def problem(name: str, n: int, given: Given | float) -> tuple[Covariance, Tensor]:
     """K̂ and what it is solved for: y, at learned hyperparameters without the mean."""
     X, Y = load(name, n)
-    if given is not None:
+    if isinstance(given, tuple):
         lengthscale, outputscale, variance = given
         operator = KernelOperator(X, kernels.Matern32(lengthscale, outputscale))
         return Covariance(operator, torch.full((len(X),), variance, dtype=torch.float64)), Y
-    model = GPRegressor(random_state=0, inputs="standard").fit(X.numpy(), Y[:, 0].numpy())
+    model = GPRegressor(random_state=0, inputs="standard", noise_floor=given).fit(
+        X.numpy(), Y[:, 0].numpy()
+    )
     found = model.posterior_
     K_hat = Covariance(KernelOperator(found.X, found.kernel), found.noise)
     return K_hat, K_hat.precise().matmul(found.weights)

@@ -12,7 +12,7 @@ constexpr int64_t ROWS_PER_TASK = 512;
 constexpr int64_t TOGETHER = 64;            // columns that are summed at a time
 constexpr int64_t WORTH_THREADS = 1 << 17;  // multiply-adds
 
-// sum = the first `count` entries of a row, times columns c .. c + width of X.
+// sum = entries begin .. end of a row, times columns c .. c + width of X.
 inline void add_up(const SparseRows& A, int64_t begin, int64_t end, const double* X, int64_t t,
                    int64_t c, int64_t width, double* sum) {
     std::fill(sum, sum + width, 0.0);

@@ -197,8 +197,9 @@ void prefetch_rows(const VecchiaJob<T>& job, int64_t point) {
     const int64_t* nearest = job.nearest + point * job.m;
     for (int64_t j = -1; j < job.m; ++j) {
         const int64_t i = j < 0 ? point : nearest[j];
+        if (i < 0) continue;
         const char* from = reinterpret_cast<const char*>(job.L + i * job.k);
-        const int64_t bytes = i < 0 ? 0 : job.k * static_cast<int64_t>(sizeof(T));
+        const int64_t bytes = job.k * static_cast<int64_t>(sizeof(T));
         for (int64_t b = 0; b < bytes; b += LINE) __builtin_prefetch(from + b, 0, 2);
     }
 }

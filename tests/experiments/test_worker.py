@@ -10,6 +10,7 @@ from megagp.experiments import METHODS, Run
 from megagp.experiments.methods import fit, regressor
 from megagp.experiments.trace import Recorder, trace
 from megagp.experiments.worker import measure, prepare
+from megagp.scores import score
 
 DATA = "robot_arm:300"
 
@@ -81,6 +82,23 @@ def test_traces_take_the_inputs_that_training_took():
     model.set_params(inputs="auto")  # as if that had chosen them
     found = trace(recorder, model, data)
     assert found[-1]["rmse"] == pytest.approx(np.sqrt(np.mean((mean - data.y_test) ** 2)), rel=1e-6)
+
+
+def test_traces_know_of_the_noise_of_places():
+    rng = np.random.default_rng(0)
+    points, place = rng.uniform(-2, 2, size=(60, 2)), rng.integers(60, size=400)
+    std = np.where(np.arange(60) % 5 == 0, 0.5, 0.0)[place]
+    X, effect = points[place], 0.6 * rng.normal(size=60)
+    data = split(X, X[:, 0] + effect[place] + std * rng.normal(size=400), random_state=0)
+    recorder = Recorder()
+    settings = {"training": "adam", "steps": 2, "random_state": 0, "on_step": recorder}
+    model = GPRegressor(**settings).fit(data.X_train, data.y_train)
+    assert model.place_variance_ > 0
+    mean, std = model.predict(data.X_test, return_std=True)
+    expected = score(data.y_test, mean, std)
+    found = trace(recorder, model, data)[-1]
+    assert found["rmse"] == pytest.approx(expected.rmse, rel=1e-6)
+    assert found["nll"] == pytest.approx(expected.nll, rel=1e-5)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lightgbm"])

@@ -197,6 +197,11 @@ def test_places_that_mostly_show_no_noise(tmp_path):
     assert np.median(found[~calm]) > 5 * np.median(found[calm])
     one = [model.predict(x[None], return_std=True) for x in X_new[:9]]
     np.testing.assert_allclose(np.ravel(one).reshape(9, 2), np.stack([mean, found], 1)[:9])
+    given = {"noise_variance": model.noise_variance_, "place_variance": model.place_variance_}
+    same = GPRegressor(model.kernel_, training="none", **given, **settings).fit(X, y)
+    np.testing.assert_allclose(same.predict(X_new, return_std=True), (mean, found), rtol=1e-6)
+    plain = GPRegressor(model.kernel_, training="none", noise_variance=0.1, **settings).fit(X, y)
+    assert plain.noise_model_ == "constant"
     # Samples share the effect of a place that nobody has seen.
     twice = np.repeat(points[250:253], 2, axis=0)
     draws = model.sample_y(twice, 50)

@@ -1,5 +1,7 @@
 """The last solve: how far it goes, and what that leaves of the mean."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,20 @@ def test_means_are_off_by_less_than_a_fifth_of_the_noise(data, noise_variance):
     assert np.sqrt((off**2).mean()) < 1.05 * wanted
     assert model.diagnostics_["precompute"]["residual"][0] <= wanted
     assert model.diagnostics_["precompute"]["status"] == "CONVERGED"
+
+
+def test_rtol_is_what_warnings_are_about(data):
+    """Not what the solve goes on to beyond it, where iterations run out on the way."""
+    found = []
+    for max_iter in (8, 64, 80):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = fitted(data, 1e-4, rtol=0.1, max_iter=max_iter)
+        precompute = model.diagnostics_["precompute"]
+        missed = precompute["residual"][0] > 0.1
+        assert missed == any("behind predictions" in str(w.message) for w in caught), max_iter
+        found.append((precompute["status"], missed))
+    assert found == [("MAX_ITER", True), ("MAX_ITER", False), ("CONVERGED", False)]
 
 
 def test_much_noise_asks_for_no_more_than_rtol(data):

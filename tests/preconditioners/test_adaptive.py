@@ -88,7 +88,7 @@ def test_same_seed_same_pivots():
 
 def test_a_smaller_rank_where_products_read_entries():
     X = np.random.default_rng(0).normal(size=(3000, 300))
-    noise = torch.full((3000,), 0.01, dtype=torch.float64)
+    noise = torch.full((3000,), 0.1, dtype=torch.float64)
     read, evaluated = (
         AdaptivePreconditioner().make(
             Covariance(KernelOperator(X, Matern32(20.0), cache_budget=budget), noise), 11

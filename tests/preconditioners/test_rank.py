@@ -37,6 +37,16 @@ def test_each_of_them_counts():
     assert choose_rank(**plain | {"solves": 10}) > least
     assert choose_rank(**plain | {"float64": True}) > least
     assert choose_rank(**plain | {"n": 100_000}) > least
+    # A solve that was seen counts for more than noise.
+    assert choose_rank(**plain | {"noise": 1e-4}) == least
+    unseen = {**plain, "seen": None}
+    for neighbours in (0, 12):
+        by_noise = [
+            choose_rank(**unseen, neighbours=neighbours, noise=noise)
+            for noise in (10.0, 0.1, 1e-3, 1e-5)
+        ]
+        assert rising(by_noise)
+        assert by_noise[0] < by_noise[-1]
 
 
 @pytest.mark.parametrize("n", [*SIZES, 10_000_000])

@@ -58,7 +58,7 @@ def test_what_is_promised_is_the_derivative_by_s():
     assert promised > 0.01
 
 
-def test_inputs_that_say_nothing_stay_mute():
+def test_inputs_that_say_nothing_promise_next_to_nothing():
     f = objective(np.array([0.7, 900.0, 900.0]), whole=0.0)
     theta = f.parameters.get()
     gradient = f(theta)[1]
@@ -67,6 +67,20 @@ def test_inputs_that_say_nothing_stay_mute():
     assert outward.any()
     np.testing.assert_array_equal(trial[1:3][outward], theta[1:3][outward])
     assert promised < 1e-3
+
+
+def test_only_those_are_heard_that_promise_most():
+    parameters = Parameters(
+        Matern32([1.0, *[900.0] * 3]), Hyperparameter("noise_variance", 0.1), 1e-4
+    )
+    theta, gradient = parameters.get(), np.zeros(6)
+    gradient[1:4] = [1e-3, 0.9e-4, 5e-4]
+    trial, promised = heard(parameters, theta, gradient, np.ones(4))
+    assert list(np.flatnonzero(trial != theta)) == [1, 3]
+    alone = [
+        heard(parameters, theta, gradient * (np.arange(6) == i), np.ones(4))[1] for i in (1, 3)
+    ]
+    assert promised == pytest.approx(sum(alone))
 
 
 def test_nothing_to_do_where_all_are_heard_or_share_one_lengthscale():

@@ -54,6 +54,42 @@ class Bowl:
 CENTRE = [0.7, -0.5, 1.0, -1.0]
 
 
+def muted(first, heard=-1.0):
+    """A bowl that is flat in a lengthscale of e^6, of which 1/ℓ² speaks from some call on.
+
+    heard: what hearing it adds to the loss.
+    """
+
+    def spoil(call, theta, loss, gradient):
+        away = theta[1] - CENTRE[1]
+        loss, slope = loss - 0.5 * away**2, gradient.copy()
+        slope[1] = 1e-3 if theta[1] > 4 and call >= first else 0.0
+        return loss + (heard if theta[1] <= 4 else 0.0), slope
+
+    objective = Bowl(CENTRE, spoil)
+    objective.parameters.set(np.array([0.0, 6.0, 0.0, -1.0]))
+    return objective
+
+
+@pytest.mark.parametrize("settings", [{"steps": 200}, {"steps": 1, "further": 60}])
+@pytest.mark.parametrize("first", [1, 2])
+def test_inputs_are_heard_again_however_a_search_would_end(settings, first):
+    objective = muted(first)
+    assert objective.parameters.get()[1] > 4
+    lbfgs(objective, report=quiet, **settings)
+    found = objective.parameters.get()
+    assert found[1] <= 4
+    np.testing.assert_allclose(found[[0, 2, 3]], np.array(CENTRE)[[0, 2, 3]], atol=0.1)
+
+
+def test_inputs_are_let_go_again_where_hearing_them_makes_it_worse():
+    objective = muted(1, heard=1.0)
+    lbfgs(objective, 50, quiet)
+    found = objective.parameters.get()
+    assert found[1] == pytest.approx(6.0, abs=0.1)
+    np.testing.assert_allclose(found[[0, 2, 3]], np.array(CENTRE)[[0, 2, 3]], atol=0.02)
+
+
 def quiet(step, loss, theta):
     """A report that nobody reads."""
 

@@ -483,6 +483,11 @@ def vecchia_weights(
 
     nearest: n x m. A predecessor that is among `points` comes before; native/vecchia_ops.h.
     """
+    if not L.is_contiguous():
+        raise ValueError(
+            f"L: expected contiguous rows, as they are overwritten, got strides {L.stride()}; make "
+            "it contiguous first"
+        )
     w = torch.empty(len(points), nearest.shape[1], dtype=torch.float64)
     v = torch.empty(len(points), dtype=torch.float64)
     weigh = _native.vecchia32 if L.dtype == torch.float32 else _native.vecchia64

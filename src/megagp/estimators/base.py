@@ -267,11 +267,14 @@ class Regressor(MultiOutputMixin, RegressorMixin, BaseEstimator):  # type: ignor
                 "make one with megagp.kernels"
             )
 
-    def _check_positive(self, names: Sequence[str]) -> None:
+    def _check_positive(self, names: Sequence[str], optional: bool = False) -> None:
         for name in names:
             value = getattr(self, name)
+            if value is None and optional:
+                continue
             if not (isinstance(value, numbers.Real) and 0 < float(value) < math.inf):
-                raise ValueError(f"{name}: expected a positive number, got {value!r}")
+                alternative = " or None" if optional else ""
+                raise ValueError(f"{name}: expected a positive number{alternative}, got {value!r}")
 
     def _check_whole(self, names: Sequence[str], least: int = 1, optional: bool = False) -> None:
         for name in names:

@@ -39,13 +39,13 @@ NOISE_PHASE, CALIBRATION_PHASE, LEFT_OUT = "noise", "calibration", 10_000
 class Learned:
     """What came of training and the last solve, which took `seconds`; start: the rows it was of.
 
-    tolerances, kernel_evaluations: those of the last solve.
+    due: what the last solve had to reach, by column. kernel_evaluations: its own.
     """
 
     posterior: Posterior
     start: Noisy
     result: SolveResult
-    tolerances: Tensor
+    due: Tensor
     objective: Objective
     phases: list[Phase]
     seconds: float
@@ -122,7 +122,7 @@ class Learner:
         self.progress.phase("precompute")
         begin, count = time.perf_counter(), trained.objective.operator.count
         before = count.entries
-        posterior, result, tolerances = precompute(
+        posterior, result, due = precompute(
             trained.objective,
             self.mean,
             rtol=self.rtol,
@@ -138,7 +138,7 @@ class Learner:
             posterior,
             start,
             result,
-            tolerances,
+            due,
             trained.objective,
             trained.phases,
             seconds,
@@ -148,19 +148,21 @@ class Learner:
 
     def vary_noise(self, learned: Learned, given: Rows) -> Learned:
         """Learned again, with noise that varies with x, if the errors of rows say that it does."""
-        level, floor = learned.noise_variance, self.noise_floor
+        floor = self.noise_floor
 
         def find() -> Scale | None:
-            return noise_factor(learned.posterior, learned.left_out(), level, floor, self.seed)
+            return noise_factor(
+                learned.posterior, learned.left_out(), learned.noise_variance, floor, self.seed
+            )
 
         factor = self._factor(NOISE_PHASE, learned, find)
         if factor is None:
             return learned
         learned.objective.operator.forget()  # what it has kept, before another is made
-        mean = float(factor.at(self.X).log().mean().exp())
-        factor = factor.times(1 / mean)
+        typical = float(factor.at(self.X).log().mean().exp())
+        factor = factor.times(1 / typical)
         ranks = self.solving.ranks
-        start = learned.start.varied(given, factor.at(self.X), mean, floor, ranks)
+        start = learned.start.varied(given, factor.at(self.X), typical, floor, ranks)
         again = replace(self, recipe=self.recipe.again()).learn(start)
         posterior = replace(again.posterior, noise_scale=factor)
         return replace(again, posterior=posterior, phases=[*learned.phases, *again.phases])

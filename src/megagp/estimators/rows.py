@@ -41,19 +41,19 @@ class Noisy(NamedTuple):
     effects: PlaceEffects | None = None
 
     @classmethod
-    def of_places(cls, rows: Rows, start: float, least: float, ranks: Ranks) -> Noisy:
+    def of_places(cls, rows: Rows, begin: float, floor: float, ranks: Ranks) -> Noisy:
         """The rows with the noise of their places, if that differs.
 
         The noise variance is then frozen: rows of one place tell it. What places differ by beyond
-        that, and what K explains, is for the effects of places. Otherwise it begins at `start`.
-        least: what no noise variance is below.
+        that, and what K explains, is for the effects of places. Otherwise it begins at `begin`.
+        floor: what no noise variance is below.
         """
-        noise = Hyperparameter("noise_variance", start)
+        noise = Hyperparameter("noise_variance", begin)
         if rows.at.replicates is None:
             return cls(rows, noise)
 
         def found() -> tuple[dict[str, Any], dict[str, Tensor]]:
-            own = place_noise(rows.at, rows.Y, rows.noise_scale, least)
+            own = place_noise(rows.at, rows.Y, rows.noise_scale, floor)
             if own is None:
                 return {}, {}
             return {"typical": own.typical}, {"factor": own.factor, "left_out": own.left_out}
@@ -62,26 +62,26 @@ class Noisy(NamedTuple):
         if not tensors:
             return cls(rows, noise)
         own = PlaceNoise(header["typical"], tensors["factor"], tensors["left_out"])
-        variance = Hyperparameter("place_variance", start)
+        variance = Hyperparameter("place_variance", begin)
         noise.set(own.typical)
         noise.frozen = True
         effects = PlaceEffects(variance, torch.ones_like(own.factor))
         return cls(rows.scaled(own.factor)._replace(own=own), noise, effects)
 
     def varied(
-        self, given: Rows, factor: Tensor, level: float, least: float, ranks: Ranks
+        self, given: Rows, factor: Tensor, typical: float, floor: float, ranks: Ranks
     ) -> Noisy:
-        """From here on, for rows as given whose variances are multiplied by level * factor.
+        """From here on, for rows as given whose variances are multiplied by typical * factor.
 
         factor: n, with a geometric mean of 1. What no other place tells, noise and effects alike,
         is multiplied.
         """
-        rows, start = given.scaled(factor), max(level * float(self.noise.value), least)
+        rows, begin = given.scaled(factor), max(typical * float(self.noise.value), floor)
         if self.effects is None:
-            return Noisy(rows, Hyperparameter("noise_variance", start))
-        found = Noisy.of_places(rows, start, least, ranks)
+            return Noisy(rows, Hyperparameter("noise_variance", begin))
+        found = Noisy.of_places(rows, begin, floor, ranks)
         if found.effects is None:
             return found
         effects = self.effects.copy().scaled(factor)
-        effects.variance.set(level * effects.variance.value)
+        effects.variance.set(typical * effects.variance.value)
         return found._replace(effects=effects)

@@ -38,6 +38,7 @@ def trace(recorder: Recorder, model: GPRegressor, data: Split) -> list[dict[str,
             continue
         settings = {**model.get_params(deep=False), "training": "none", "on_step": None}
         settings |= {"kernel": step.kernel, "noise_variance": step.noise_variance}
+        settings["place_variance"] = step.place_variance or None
         settings["inputs"] = model.inputs_  # a kernel that is given would take them as they are
         then = GPRegressor(**settings).fit(data.X_train, data.y_train)
         mean, std = then.predict(data.X_test, return_std=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,11 +15,22 @@ from megagp.solvers import Callback, Cholesky, SolveResult, solve
 from megagp.training import Objective
 
 # What residuals may be of the noise, in root mean square: a residual is an error of the mean, where
-# that follows the data, and no deviation is less than the noise's: its square grows by 4 % at most.
+# that follows the data, and no deviation is less than the noise's: its square grows by 4 % at most,
+# where TIGHTER allows it.
 # Where places have noise of their own: most of those claim to know theirs.
 NOISE_SHARE, OWN_NOISE_SHARE = 0.2, 0.03
 # The former asks for no less than this share of rtol.
 TIGHTER = 0.1
+
+
+class Tolerances(NamedTuple):
+    """On ‖r‖ / ‖b‖, for each column b of [Y, H].
+
+    asked: what a solve goes on to. due: what it must reach for weights that rtol is true of.
+    """
+
+    asked: Tensor
+    due: Tensor
 
 
 def precompute(
@@ -31,7 +44,7 @@ def precompute(
 ) -> tuple[Posterior, SolveResult, Tensor]:
     """K̂⁻¹ [Y, H] in float64 residuals, started from what training left.
 
-    To rtol, or less where noise is small: the tolerance of each column comes last.
+    To rtol, or less where noise is small: what residuals are due comes last, by column.
     """
     Y, H = objective.Y, objective.H
     covariance = objective.covariance()
@@ -47,7 +60,7 @@ def precompute(
             covariance,
             B,
             P.solve,
-            rtol=tolerances,
+            rtol=tolerances.asked,
             max_iter=max_iter,
             x0=start,
             callback=callback,
@@ -80,27 +93,30 @@ def precompute(
         else float(objective.effects.variance.value),
         effects=covariance.effects,
     )
-    return posterior, result, tolerances
+    return posterior, result, tolerances.due
 
 
-def _tolerances(objective: Objective, noise: Tensor, B: Tensor, rtol: float) -> Tensor:
-    """On ‖r‖ / ‖b‖, for each column [Y, H].
+def _tolerances(objective: Objective, noise: Tensor, B: Tensor, rtol: float) -> Tolerances:
+    """Weights K̂⁻¹ (Y - H β) have the residual r_Y - r_H β.
 
-    Weights K̂⁻¹ (Y - H β) have the residual r_Y - r_H β: columns of H are solved so far that β is no
-    reason for more. With D the noise, K̂ = K + D, C = K - K K̂⁻¹ K the covariance of the mean and
-    K K̂⁻¹ r its error, the mean is off by rᵀ K̂⁻¹ K D⁻¹ r <= rᵀ D⁻¹ r, relative to what is not known
-    of it.
+    So columns of H are solved so far that β is no reason for more. With D the noise, K̂ = K + D,
+    C = K - K K̂⁻¹ K the covariance of the mean and K K̂⁻¹ r its error, the mean is off by
+    rᵀ K̂⁻¹ K D⁻¹ r <= rᵀ D⁻¹ r, relative to what is not known of it.
     """
     p, size = objective.Y.shape[1], B.norm(dim=0).clamp(min=1e-300)
-    allowed = rtol * size
     deviation = (len(noise) / float((1 / noise).mean())) ** 0.5  # of all noise, as a length
-    if objective.effects is None:
-        least = (TIGHTER * allowed[:p]).clamp(min=NOISE_SHARE * deviation)
-        allowed[:p] = allowed[:p].minimum(least)
-    else:
-        allowed[:p] = allowed[:p].clamp(max=OWN_NOISE_SHARE * deviation)
-    if objective.last is not None:
-        beta = objective.last.trend.coefficients.abs().clamp(min=1e-300)
-        allowed[p:] = allowed[p:].minimum((allowed[:p] / beta).amin(dim=1))
-    found: Tensor = allowed / size
-    return found
+
+    def of_all(of_Y: Tensor) -> Tensor:
+        of_H = rtol * size[p:]
+        if objective.last is not None:
+            beta = objective.last.trend.coefficients.abs().clamp(min=1e-300)
+            of_H = of_H.minimum((of_Y / beta).amin(dim=1))
+        found: Tensor = torch.cat([of_Y, of_H]) / size
+        return found
+
+    plain = rtol * size[:p]
+    if objective.effects is not None:
+        due = of_all(plain.clamp(max=OWN_NOISE_SHARE * deviation))
+        return Tolerances(due, due)
+    further = (TIGHTER * plain).clamp(min=NOISE_SHARE * deviation)
+    return Tolerances(of_all(plain.minimum(further)), of_all(plain))

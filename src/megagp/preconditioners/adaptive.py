@@ -118,13 +118,21 @@ class AdaptivePreconditioner:
         if self._reads:
             d = 0  # products read what the first of them evaluates
         m, precise = self.neighbours, covariance.operator.dtype == torch.float64
+        noise = float(covariance.noise.mean() / covariance.operator.diagonal().mean())
         best = choose_rank(
-            n, d, columns, neighbours=m, seen=self.seen, float64=precise, budget=self.budget
+            n,
+            d,
+            columns,
+            neighbours=m,
+            noise=noise,
+            seen=self.seen,
+            float64=precise,
+            budget=self.budget,
         )
         if self._pivots is None:
             return best
         now, then = (
-            cost(k, n, d, columns, self.seen, neighbours=m, float64=precise)
+            cost(k, n, d, columns, self.seen, neighbours=m, float64=precise, noise=noise)
             for k in (self._asked, best)
         )
         return best if then < WORTH * now else self._asked

@@ -36,7 +36,7 @@ class FullScale:
     def __init__(self, covariance: Covariance, pivots: Tensor, predecessors: Predecessors) -> None:
         self.pivots, self.ranks = pivots, covariance.ranks
         self.rows = self.ranks.rows(len(covariance))
-        # A row of U needs the rows of L of its predecessors, so L is gathered, and given up again.
+        # A row of U needs the rows of L of its predecessors, so L is gathered. It turns into U L.
         L = self.ranks.gather(low_rank(covariance, pivots, self.rows), len(covariance))
         U, self._log_v = _inverse_factor(covariance, L, predecessors, self.rows)
         self._order = predecessors.order

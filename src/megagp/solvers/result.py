@@ -114,9 +114,10 @@ class SolveResult:
 
         rtol: of all columns, or of each.
         """
-        most = int(self.iterations.max()) if len(self.iterations) else 0
+        most = int(self.iterations.max())
         asked = torch.as_tensor(rtol, dtype=torch.float64).expand(len(self.residual))
-        furthest = int((self.residual / asked).argmax())
+        share = torch.where(self.residual == 0, 0.0, self.residual / asked)  # NaN is the largest
+        furthest = int(share.argmax())
         return (
             f"relative residual {float(self.residual[furthest]):.2g} after {most} iterations, "
             f"tolerance {float(asked[furthest]):.2g}. {self.worst.value}"

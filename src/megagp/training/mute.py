@@ -15,6 +15,9 @@ from megagp.training.parameters import Parameters, Vector
 # An input is mute below 1 / d times this share of the squared distance between points: raised to
 # that, all d together change a distance by half a percent, and log ℓ has a derivative again.
 SHARE = 0.01
+# Those are heard that promise at least this share of what the most promising one does: where there
+# are hundreds, the noise of ∂L/∂s promises a little for half of the useless ones.
+AMONG = 0.1
 
 
 def mute(parameters: Parameters, theta: Vector, spread: Vector) -> Vector:
@@ -35,9 +38,10 @@ def heard(
 ) -> tuple[Vector, float]:
     """θ with mute inputs made heard, and how much lower the loss should be, to first order in s.
 
-    Those alone for which ∂L/∂s says so.
+    Those alone for which ∂L/∂s says so, and not much less so than for another.
     """
     excess = mute(parameters, theta, spread)
-    found = parameters.clip(np.where(gradient > 0, theta - excess, theta))
-    promised = 0.5 * gradient * np.expm1(2 * (theta - found))
-    return found, float(promised[excess > 0].sum())
+    trial = parameters.clip(np.where(gradient > 0, theta - excess, theta))
+    promised = np.where(excess > 0, 0.5 * gradient * np.expm1(2 * (theta - trial)), 0.0)
+    best = (promised > 0) & (promised >= AMONG * promised.max(initial=0.0))
+    return np.where(best, trial, theta), float(promised[best].sum())

@@ -92,12 +92,13 @@ def lbfgs(
        less than GAIN), when IDLE steps running brought none, or when a step shortened SHORTENED
        times is still not good enough (the memory of another search, or of before inputs were
        woken, is dropped first).
-    3. No hyperparameter moves by more than a factor e at a step; with the memory of another
-       search by no more than CAUTIOUS or `trend` at first, and twice as far after each step that
-       gained: what subsets of growing size come to often drifts, by as much from each to the next.
-       Where bounds are in the way the step is that to the least of the model within them: what
-       clips a step at one of them leaves the valley that the others were meant to follow.
-    4. Inputs that it has lost sight of are looked for at the start and at the end (mute.py).
+    3. Otherwise no hyperparameter moves by more than a factor e at a step; with the memory of
+       another search by no more than CAUTIOUS or `trend` at first, and twice as far after each
+       step that gained: what subsets of growing size come to often drifts, by as much from each to
+       the next. Where bounds are in the way the step is that to the least of the model within
+       them: what clips a step at one leaves the valley that the others were meant to follow.
+    4. Inputs that it has lost sight of are looked for at the start, and when it would end
+       (mute.py). A step that makes them heard may be longer, and need not gain by itself.
     5. Within a step the preconditioner keeps its pivots; after one that gained it may change, and
        then the loss to compare with is evaluated again.
     """
@@ -109,21 +110,23 @@ def lbfgs(
     memory = [] if memory is None else memory
     reach = max(CAUTIOUS, min(trend, FURTHEST)) if memory else 1.0
     best = loss, objective.state(), theta
-    idle, woke = 0, False
+    idle, woke, done = 0, False, False
     for step in range(1, steps + further + 1):
         here, worth = (theta, loss, gradient), GAIN if step > steps else 0.0
         woken = _wake(objective, here, best[0], draw, worth) if step == 1 else None
-        found = woken or _step(objective, here, best[0], memory, draw, reach, worth)
-        if found is None and memory and (step == 1 or woke):
-            memory.clear()
+        found = woken
+        if found is None and not done:
             found = _step(objective, here, best[0], memory, draw, reach, worth)
+            if found is None and memory and (step == 1 or woke):
+                memory.clear()
+                found = _step(objective, here, best[0], memory, draw, reach, worth)
         if found is None and step > 1:
             woken = found = _wake(objective, here, best[0], draw, worth)
         if found is None:
             break
         moved, turned = found[0] - theta, found[2] - gradient
-        # A step that wakes inputs is longer than any curvature is good for.
         straight = moved @ turned <= 1e-10 * np.linalg.norm(moved) * np.linalg.norm(turned)
+        # A step that wakes inputs is longer than any curvature is good for.
         woke = woken is not None
         if not (woke or straight):
             memory[:] = [*memory[1 - MEMORY :], (moved, turned)]
@@ -131,7 +134,8 @@ def lbfgs(
         theta, loss, gradient = found
         if gained > 0:
             reach = min(1.0, 2 * reach)
-        last = step == steps + further or (step >= steps and gained < GAIN)
+        done = not woke and step >= steps and gained < GAIN
+        last = done or step == steps + further
         if not last and loss < best[0] and objective.renewed():
             loss, gradient = objective(theta, draw, hold=True)
             best = loss, objective.state(), theta
@@ -140,10 +144,9 @@ def lbfgs(
             best = loss, objective.state(), theta
             idle = 0
         else:
-            idle += 1
+            idle = 0 if woke else idle + 1
+        done = done or idle == IDLE
         report(step, best[0], best[2])
-        if last or idle == IDLE:
-            break
     objective.restore(best[1])
 
 

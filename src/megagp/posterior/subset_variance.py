@@ -61,7 +61,7 @@ SAMPLE, REFERENCE = 48, 512
 SHRINK = 0.5, 0.75
 # Where no number of own neighbours comes down to the excess, what cells may have more than the most
 # of those have: they are ten times as fast.
-SLACK = 1.15
+SLACK = 1.4
 TAIL = 2.0  # what the mean excess may be, in terms of the median
 AT_LEAST = 2  # neighbours of a cell for each one that a point of its own would need
 # New points per pass; and rows that any budget has room for.

@@ -281,7 +281,9 @@ class GPRegressor(Regressor):
         """Learn hyperparameters from X (n x d) and y (n, or n x p), and cache what predicts.
 
         noise_scale: n positive numbers, the noise variance of each row relative to the one
-        that is learned; 1 for all by default.
+        that is learned; 1 for all by default. With weights w that is 1 / w. There is no
+        sample_weight, which for scikit-learn says how often a row was seen: rows that repeat also
+        tell of the noise by how they differ, and a weight does not.
         """
         inputs, outputs = self._training_set(X, y)
         scale = _noise_scale(noise_scale, len(inputs))

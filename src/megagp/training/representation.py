@@ -23,8 +23,9 @@ from megagp.training.place_effects import PlaceEffects
 from megagp.training.recipe import PREPARED, PRETRAIN_STEPS, START, START_STEPS, Started
 from megagp.training.replicates import Replicates
 
-# Nats per observation that another representation than the first must gain.
-WORTH = 0.001
+# Nats per observation that the first representation must gain over another. In doubt it is not
+# taken: likelihoods of training points say little of new ones far outside, which scores bring near.
+WORTH = 0.02
 # Differences that START points can't tell from none: the likelihoods of single observations differ
 # by about one.
 UNDECIDED = 0.05
@@ -45,7 +46,7 @@ def choose_representation(
     replicates: Replicates | None = None,
     effects: PlaceEffects | None = None,
 ) -> tuple[int, Started]:
-    """The index of the one (n x d each) with the largest likelihood, on START random points.
+    """The index of the one (n x d each) with the largest likelihood, but for WORTH, on START points.
 
     Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
     learned for each, from those of `kernel`, `noise` and `effects`, which stay as
@@ -80,9 +81,9 @@ def choose_representation(
         # Rank 0's, lest another decide otherwise by a rounding.
         losses = [candidate.loss for candidate in candidates]
         found = solving.ranks.agree(torch.tensor(losses, dtype=torch.float64))
-        found[1:] += WORTH
         if size >= n or float((found - found[0]).abs().max()) > UNDECIDED:
             break
+    found[0] += WORTH
     chosen = int(found.argmin())
     return chosen, started[chosen]
 

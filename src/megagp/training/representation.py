@@ -46,9 +46,9 @@ def choose_representation(
     replicates: Replicates | None = None,
     effects: PlaceEffects | None = None,
 ) -> tuple[int, Started]:
-    """The index of the one (n x d each) with the largest likelihood, but for WORTH, on START points.
+    """The index of the one (n x d each) with the largest likelihood, on START random points.
 
-    Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
+    But for WORTH. Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
     learned for each, from those of `kernel`, `noise` and `effects`, which stay as
     they are. Where they are
     close, √(START n) points decide, at most `subset`. Also: what training with the same seed on

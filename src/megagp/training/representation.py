@@ -48,11 +48,10 @@ def choose_representation(
 ) -> tuple[int, Started]:
     """The index of the one (n x d each) with the largest likelihood, on START random points.
 
-    But for WORTH. Densities of Y given X can be compared whatever X is measured in. Hyperparameters are
-    learned for each, from those of `kernel`, `noise` and `effects`, which stay as
-    they are. Where they are
-    close, √(START n) points decide, at most `subset`. Also: what training with the same seed on
-    START points of that one comes to.
+    But for WORTH. Densities of Y given X can be compared whatever X is measured in.
+    Hyperparameters are learned for each, from those of `kernel`, `noise` and `effects`, which stay
+    as they are. Where they are close, √(START n) points decide, at most `subset`. Also: what
+    training with the same seed on START points of that one comes to.
     """
     n = len(Y)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(n))

@@ -33,6 +33,7 @@ SETTINGS = {
     "paper": {"ard": False, "inputs": "standard", "training": "paper"},  # and the peer's steps
     "shared": {"ard": False},
     "ard": {"ard": True},
+    "best": {"quality": "best"},  # a lengthscale for each input as well
 }
 
 
